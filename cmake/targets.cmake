@@ -1,0 +1,10 @@
+# One folder is one target: moesaic_library(ir DEPS base quant) compiles src/ir/**/*.cc into moesaic_ir and
+# links only what that folder may include (docs/architecture.md; tools/check_includes checks the rest).
+function(moesaic_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS;LIBS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
+  add_library(moesaic_${name} STATIC ${sources})
+  target_include_directories(moesaic_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+  list(TRANSFORM ARG_DEPS PREPEND moesaic_)
+  target_link_libraries(moesaic_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_LIBS})
+endfunction()
