@@ -1,0 +1,17 @@
+// Passes that need no target: each rewrites the graph into one that computes the same.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace moesaic {
+
+// Recomputes all types, for example after reading a graph from text.
+void infer_shapes(Graph& graph);
+// moe -> router linear, route, dispatch, expert_linear, clamped_swiglu, expert_linear, combine.
+void expand_moe(Graph& graph);
+// add followed by rms_norm of the sum -> add_rms_norm, which writes both.
+void fuse_add_norm(Graph& graph);
+// expert_linear followed by clamped_swiglu -> expert_swiglu: the wide intermediate is never stored.
+void fuse_expert_swiglu(Graph& graph);
+
+}  // namespace moesaic

@@ -1,0 +1,45 @@
+// WeightSpec: a weight the graph needs, by its Hugging Face name; and how a checkpoint turned out to store it.
+#pragma once
+
+#include <string>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+
+namespace moesaic {
+
+// How a weight is read, which decides the checkpoint names and layouts it may come in (weights/bind.cc).
+enum class WeightKind : uint8_t {
+  vector,     // norms, biases, sinks: any rank, converted to the activation type at load
+  matrix,     // [N, K], multiplies activations
+  embedding,  // [vocab, hidden], rows are looked up
+  experts,    // [E, N, K]
+};
+
+// Numbers of a weight as stored: plain elements of a dtype, or a block format.
+enum class Format : uint8_t { plain, mxfp4 };
+
+// Order of a weight's bytes in device memory. A kernel names the layout it reads; packing into it permutes bits and
+// never widens them (weights/layout.h).
+enum class Layout : uint8_t {
+  row_major,  // as the tensor's shape says; MXFP4: all codes, then all scales
+  rows16,     // 16 output rows interleaved, for SIMD lanes
+};
+
+struct WeightSpec {
+  std::string name;  // Hugging Face name: "model.layers.0.self_attn.q_proj.weight"
+  WeightKind kind = WeightKind::vector;
+  Shape shape;
+  std::string fallback;  // another tensor that serves when `name` is absent (tied embeddings)
+
+  // Set by binding to a checkpoint, or assumed from the config where there is none.
+  Format format = Format::plain;
+  DType dtype = DType::none;  // of plain elements
+};
+
+// Bytes of the weight's numbers in its format, as the checkpoint stores them.
+int64_t weight_bytes(const WeightSpec& weight);
+// "bf16", "mxfp4"
+std::string format_name(const WeightSpec& weight);
+
+}  // namespace moesaic
