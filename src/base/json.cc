@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/json/basic_parser_impl.hpp>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -13,55 +14,72 @@ namespace {
 
 namespace bj = boost::json;
 
-// A handler that accepts every value and remembers the first key repeated within one object.
-struct KeyChecker {
-  static constexpr size_t max_object_size = static_cast<size_t>(-1);
-  static constexpr size_t max_array_size = static_cast<size_t>(-1);
-  static constexpr size_t max_key_size = static_cast<size_t>(-1);
-  static constexpr size_t max_string_size = static_cast<size_t>(-1);
+// Builds the value as Boost's own parser does, with two differences: numbers are rounded correctly (Boost 1.81 may be
+// off by one unit in the last place), and the first key repeated within one object is remembered when asked.
+class ValueBuilder {
+ public:
+  static constexpr size_t max_object_size = JsonObject::max_size();
+  static constexpr size_t max_array_size = JsonArray::max_size();
+  static constexpr size_t max_key_size = bj::string::max_size();
+  static constexpr size_t max_string_size = bj::string::max_size();
 
-  std::vector<std::vector<std::string>> open;
-  std::string key, duplicate;
+  explicit ValueBuilder(bool unique_keys) : unique_keys_(unique_keys) {}
 
-  bool on_document_begin(bj::error_code&) { return true; }
+  Json release() { return stack_.release(); }
+  const std::optional<std::string>& duplicate() const { return duplicate_; }
+
+  bool on_document_begin(bj::error_code&) { return stack_.reset(), true; }
   bool on_document_end(bj::error_code&) { return true; }
-  bool on_object_begin(bj::error_code&) { return open.emplace_back(), true; }
-  bool on_object_end(size_t, bj::error_code&) {
-    std::vector<std::string>& keys = open.back();
+  bool on_object_begin(bj::error_code&) { return open_.emplace_back(), true; }
+  bool on_object_end(size_t members, bj::error_code&) {
+    std::vector<std::string>& keys = open_.back();
     std::sort(keys.begin(), keys.end());
     const auto twin = std::adjacent_find(keys.begin(), keys.end());
-    if (twin != keys.end() && duplicate.empty()) duplicate = *twin;
-    open.pop_back();
-    return true;
+    if (twin != keys.end() && !duplicate_) duplicate_ = *twin;
+    open_.pop_back();
+    return stack_.push_object(members), true;
   }
   bool on_array_begin(bj::error_code&) { return true; }
-  bool on_array_end(size_t, bj::error_code&) { return true; }
-  bool on_key_part(bj::string_view part, size_t, bj::error_code&) { return key += part, true; }
-  bool on_key(bj::string_view part, size_t, bj::error_code&) {
-    key += part;
-    open.back().push_back(std::move(key));
-    key.clear();
-    return true;
+  bool on_array_end(size_t items, bj::error_code&) { return stack_.push_array(items), true; }
+  bool on_key_part(bj::string_view part, size_t, bj::error_code&) {
+    if (unique_keys_) key_ += part;
+    return stack_.push_chars(part), true;
   }
-  bool on_string_part(bj::string_view, size_t, bj::error_code&) { return true; }
-  bool on_string(bj::string_view, size_t, bj::error_code&) { return true; }
-  bool on_number_part(bj::string_view, bj::error_code&) { return true; }
-  bool on_int64(int64_t, bj::string_view, bj::error_code&) { return true; }
-  bool on_uint64(uint64_t, bj::string_view, bj::error_code&) { return true; }
-  bool on_double(double, bj::string_view, bj::error_code&) { return true; }
-  bool on_bool(bool, bj::error_code&) { return true; }
-  bool on_null(bj::error_code&) { return true; }
+  bool on_key(bj::string_view part, size_t, bj::error_code&) {
+    if (unique_keys_) open_.back().push_back(std::move(key_ += part));
+    key_.clear();
+    return stack_.push_key(part), true;
+  }
+  bool on_string_part(bj::string_view part, size_t, bj::error_code&) { return stack_.push_chars(part), true; }
+  bool on_string(bj::string_view part, size_t, bj::error_code&) { return stack_.push_string(part), true; }
+  bool on_number_part(bj::string_view part, bj::error_code&) { return number_ += part, true; }
+  bool on_int64(int64_t value, bj::string_view, bj::error_code&) {
+    number_.clear();
+    return stack_.push_int64(value), true;
+  }
+  bool on_uint64(uint64_t value, bj::string_view, bj::error_code&) {
+    number_.clear();
+    return stack_.push_uint64(value), true;
+  }
+  // from_chars leaves Boost's `value` alone where it is right already: beyond the range, infinite or 0.
+  bool on_double(double value, bj::string_view part, bj::error_code&) {
+    number_ += part;
+    std::from_chars(number_.data(), number_.data() + number_.size(), value);
+    number_.clear();
+    return stack_.push_double(value), true;
+  }
+  bool on_bool(bool value, bj::error_code&) { return stack_.push_bool(value), true; }
+  bool on_null(bj::error_code&) { return stack_.push_null(), true; }
   bool on_comment_part(bj::string_view, bj::error_code&) { return true; }
   bool on_comment(bj::string_view, bj::error_code&) { return true; }
-};
 
-void refuse_duplicate_keys(std::string_view text, const std::string& where, const bj::parse_options& options) {
-  bj::basic_parser<KeyChecker> parser(options);
-  bj::error_code error;
-  parser.write_some(false, text.data(), text.size(), error);
-  if (!error && !parser.handler().duplicate.empty())
-    fail_data(where, "duplicate key \"{}\"; expected each name once", parser.handler().duplicate);
-}
+ private:
+  const bool unique_keys_;
+  bj::value_stack stack_;
+  std::vector<std::vector<std::string>> open_;  // keys of the objects being read
+  std::string key_, number_;
+  std::optional<std::string> duplicate_;
+};
 
 // Replaces NaN, Infinity and -Infinity outside strings by numbers that Boost reads (NaN becomes null).
 std::string replace_python_constants(std::string_view text) {
@@ -192,17 +210,17 @@ Json parse_json(std::string_view text, const std::string& where, const JsonOptio
   }
   bj::parse_options parse_options;
   parse_options.max_depth = static_cast<size_t>(options.max_depth);
-  bj::stream_parser parser({}, parse_options);
+  bj::basic_parser<ValueBuilder> parser(parse_options, options.unique_keys);
   bj::error_code error;
-  const size_t read = parser.write_some(text.data(), text.size(), error);
+  const size_t read = parser.write_some(false, text.data(), text.size(), error);
+  if (error == bj::error::incomplete) fail_data(where, "is not valid JSON: it ends early, after {} bytes", text.size());
   if (error) fail_data(where, "is not valid JSON at byte {}: {}", read, error.message());
   const std::string_view rest = text.substr(read);
   if (rest.find_first_not_of(" \t\r\n") != std::string_view::npos)
     fail_data(where, "has text after its JSON value at byte {}", read);
-  parser.finish(error);
-  if (error) fail_data(where, "is not valid JSON: it ends early, after {} bytes", text.size());
-  if (options.unique_keys) refuse_duplicate_keys(text, where, parse_options);
-  return parser.release();
+  if (const std::optional<std::string>& key = parser.handler().duplicate())
+    fail_data(where, "duplicate key {}; expected each name once", json_quote(*key));
+  return parser.handler().release();
 }
 
 Json read_json_file(const std::string& path, const JsonOptions& options) {

@@ -22,7 +22,7 @@ namespace {
 // madvise wants page-aligned addresses: rounds the range inwards (drop) or outwards (will_need).
 void advise(const std::byte* data, size_t size, size_t offset, size_t length, int advice, bool inwards) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  size_t begin = offset, end = std::min(offset + length, size);
+  size_t begin = offset, end = std::min(offset, size) + std::min(length, size - std::min(offset, size));
   if (inwards) {
     begin = (begin + page - 1) / page * page;
     end = end == size ? end : end / page * page;
@@ -38,8 +38,9 @@ MappedFile MappedFile::open(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail_open(path, errno);
   struct stat info {};
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    const int error = S_ISDIR(info.st_mode) ? EISDIR : errno;
+  const int stat_error = fstat(fd, &info) != 0 ? errno : 0;
+  if (stat_error != 0 || !S_ISREG(info.st_mode)) {
+    const int error = stat_error != 0 ? stat_error : S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
     ::close(fd);
     fail_open(path, error);
   }

@@ -63,7 +63,7 @@ void ThreadPool::run(int64_t count, function_ref<void(int64_t, int)> body) {
   }
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
   body_ = &body;
-  count_.store(count, std::memory_order_relaxed);
+  count_.store(static_cast<uint64_t>(epoch) << 32 | static_cast<uint64_t>(count), std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   next_.store(static_cast<uint64_t>(epoch) << 32, std::memory_order_release);
   epoch_.store(epoch, std::memory_order_seq_cst);
@@ -74,9 +74,11 @@ void ThreadPool::run(int64_t count, function_ref<void(int64_t, int)> body) {
     while (!finished()) finished_.wait(epoch - 1, std::memory_order_acquire);
 }
 
-void ThreadPool::take_chunks(uint32_t epoch, int thread) {
+void ThreadPool::take_chunks(uint32_t epoch, int thread) noexcept {
+  const uint64_t numbered_count = count_.load(std::memory_order_relaxed);
+  if (numbered_count >> 32 != epoch) return;  // a newer job is being set up: ours was finished by others
+  const int64_t count = static_cast<int64_t>(numbered_count & 0xFFFFFFFF);
   int64_t taken = 0;
-  const int64_t count = count_.load(std::memory_order_relaxed);
   uint64_t next = next_.load(std::memory_order_acquire);
   while (next >> 32 == epoch && static_cast<int64_t>(next & 0xFFFFFFFF) < count) {
     if (!next_.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) continue;
@@ -85,26 +87,29 @@ void ThreadPool::take_chunks(uint32_t epoch, int thread) {
     next = next_.load(std::memory_order_acquire);
   }
   if (taken > 0 && done_.fetch_add(taken, std::memory_order_acq_rel) + taken == count) {
-    finished_.store(epoch, std::memory_order_release);
+    // Sequentially consistent: notify_one() reads the number of waiters, which must not move before the store.
+    finished_.store(epoch, std::memory_order_seq_cst);
     finished_.notify_one();
   }
 }
 
-// Returns once a job newer than `seen` exists; false when the pool is closing.
-bool ThreadPool::wait_for_job(uint32_t seen) {
+// Returns the number of a job newer than `seen`, once there is one.
+uint32_t ThreadPool::wait_for_job(uint32_t seen) {
   const auto changed = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
   if (!spin(spin_ns_, changed)) {
     ++sleepers_;
     while (!changed()) epoch_.wait(seen, std::memory_order_seq_cst);
     --sleepers_;
   }
-  return !stop_.load(std::memory_order_acquire);
+  return epoch_.load(std::memory_order_acquire);
 }
 
 void ThreadPool::work(int thread) {
   uint32_t seen = 0;
-  while (wait_for_job(seen)) {
-    seen = epoch_.load(std::memory_order_acquire);
+  while (true) {
+    seen = wait_for_job(seen);
+    // Asked after `seen` is read: the last number is only for closing, and no other would come after it.
+    if (stop_.load(std::memory_order_acquire)) return;
     take_chunks(seen, thread);
   }
 }

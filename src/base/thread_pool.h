@@ -26,19 +26,20 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body(i, thread) once for every i in [0, count), on any thread in [0, threads()); returns when all are done.
+  // The body must not throw. One thread at a time may call run().
   void run(int64_t count, function_ref<void(int64_t i, int thread)> body);
 
  private:
   void work(int thread);
-  void take_chunks(uint32_t epoch, int thread);
-  bool wait_for_job(uint32_t seen);
+  void take_chunks(uint32_t epoch, int thread) noexcept;
+  uint32_t wait_for_job(uint32_t seen);
 
   const int64_t spin_ns_;
   std::vector<std::thread> workers_;
   const function_ref<void(int64_t, int)>* body_ = nullptr;
-  std::atomic<int64_t> count_{0};
-  // The job number in the upper 32 bits, the next chunk below: a late worker cannot take a chunk of a newer job
-  // with an older job's body.
+  // Both hold the job number in the upper 32 bits, and the number of chunks or the next chunk below: a late worker can
+  // mix neither a newer job's chunks with an older body nor a newer job's count with an older job's chunks.
+  std::atomic<uint64_t> count_{0};
   alignas(64) std::atomic<uint64_t> next_{0};
   alignas(64) std::atomic<int64_t> done_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};

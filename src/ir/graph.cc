@@ -14,6 +14,21 @@ std::string format_name(const WeightSpec& weight) {
   return weight.format == Format::mxfp4 ? "mxfp4" : std::string(dtype_name(weight.dtype));
 }
 
+Graph Graph::clone() const {
+  Graph copy;
+  copy.family = family;
+  copy.activation = activation;
+  copy.weights = weights;
+  copy.caches = caches;
+  copy.outputs = outputs;
+  copy.values_ = values_;
+  for (const auto& node : nodes_) {
+    copy.nodes_.push_back(std::make_unique<Node>(*node));
+    for (Value out : node->outputs) copy.info(out).def = copy.nodes_.back().get();
+  }
+  return copy;
+}
+
 Value Graph::add_weight(WeightSpec spec) {
   for (size_t i = 0; i < values_.size(); ++i) {
     if (values_[i].weight < 0 || weights[static_cast<size_t>(values_[i].weight)].name != spec.name) continue;

@@ -38,6 +38,7 @@ class Graph {
   Graph() = default;
   Graph(Graph&&) = default;
   Graph& operator=(Graph&&) = default;
+  Graph clone() const;
 
   std::string family;                     // "gpt_oss"
   DType activation = DType::f32;          // type of activations: f64 on the reference backend

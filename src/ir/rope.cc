@@ -64,23 +64,28 @@ RopeRange yarn_range(const RopeConfig& rope, int64_t head_dim) {
 }
 
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
-  std::vector<float> out;
+  std::vector<float> out(static_cast<size_t>(head_dim / 2));
+  rope_frequencies(rope, out);
+  return out;
+}
+
+void rope_frequencies(const RopeConfig& rope, std::span<float> out) {
+  const auto head_dim = static_cast<int64_t>(2 * out.size());
   RopeRange range{0, 0};
   if (rope.factor != 1) {
     range = yarn_range(rope, head_dim);
     range = {std::max(range.low, 0.0), std::min(range.high, static_cast<double>(head_dim - 1))};
     if (range.low == range.high) range.high += 0.001;  // as the reference: no division by zero
   }
-  for (int64_t i = 0; i < head_dim / 2; ++i) {
+  for (size_t i = 0; i < out.size(); ++i) {
     const double base = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     if (rope.factor == 1) {
-      out.push_back(static_cast<float>(base));
+      out[i] = static_cast<float>(base);
       continue;
     }
     const double ramp = std::clamp((static_cast<double>(i) - range.low) / (range.high - range.low), 0.0, 1.0);
-    out.push_back(static_cast<float>(base * ((1 - ramp) + ramp / rope.factor)));
+    out[i] = static_cast<float>(base * ((1 - ramp) + ramp / rope.factor));
   }
-  return out;
 }
 
 }  // namespace moesaic

@@ -1,6 +1,7 @@
 // Rotary position embedding as configs state it, and its frequencies.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "base/json.h"
@@ -34,5 +35,7 @@ RopeRange yarn_range(const RopeConfig& rope, int64_t head_dim);
 
 // Inverse frequencies [head_dim/2], rounded to float32.
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim);
+// The same into `out` [head_dim/2]; allocates nothing.
+void rope_frequencies(const RopeConfig& rope, std::span<float> out);
 
 }  // namespace moesaic

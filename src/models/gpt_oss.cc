@@ -126,6 +126,7 @@ Model parse(const JsonObject& json, const std::string& where) {
   model.mxfp4_experts = quantization != nullptr && quantization->is_object() &&
                         json_string(quantization->get_object(), "quant_method", where, "") == "mxfp4";
   model.stop_tokens = parse_token_ids(json, "eos_token_id", where);
+  model.stop_names = {"<|return|>", "<|call|>"};
   model.build = [c](Builder& g) { build(g, c); };
   return model;
 }

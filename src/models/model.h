@@ -18,7 +18,8 @@ struct Model {
   int64_t max_positions = 0;  // longest context the config allows
   int64_t experts = 0, experts_per_token = 0;
   bool mxfp4_experts = false;  // what the config says of the experts' format, for planning without a checkpoint
-  std::vector<int32_t> stop_tokens;  // eos_token_id of config.json, and the family's own
+  std::vector<int32_t> stop_tokens;      // eos_token_id of config.json
+  std::vector<std::string> stop_names;   // tokens that end a turn in the family's format, where the tokenizer has them
   std::function<void(Builder&)> build;
 };
 

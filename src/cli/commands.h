@@ -1,0 +1,93 @@
+// One struct of options and one function per command; main.cc parses the flags. Each function returns the exit code.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/engine.h"
+#include "runtime/loaded_model.h"
+
+namespace moesaic {
+
+// Flags that override generation_config.json's sampling.
+struct SamplingFlags {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<int> top_k;
+  std::optional<uint64_t> seed;
+
+  SamplingParams over(SamplingParams defaults) const;
+};
+
+struct RunOptions {
+  EngineOptions engine;
+  SamplingFlags sampling;
+  std::string prompt, prompt_file, system;
+  bool chat = false;
+  int64_t max_tokens = 0;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+};
+int run_run(const RunOptions& options);
+
+struct ChatOptions {
+  EngineOptions engine;
+  SamplingFlags sampling;
+  std::string system;
+  int64_t max_tokens = 0;
+};
+int run_chat(const ChatOptions& options);
+
+struct InspectOptions {
+  std::string model;
+  bool tensors = false;  // list every tensor
+  bool json = false;
+};
+int run_inspect(const InspectOptions& options);
+
+struct ExplainOptions {
+  LoadOptions load;
+  std::string phase;       // "", "prefill" or "decode"
+  std::string dump_after;  // a pass, or "build"
+  bool json = false;
+};
+int run_explain(const ExplainOptions& options);
+
+struct DiffOptions {
+  LoadOptions load;
+  std::string reference;  // safetensors with input_ids [B, T], hidden.<i> [B, T, H], logits [B, T, V]
+  std::string against;    // a second backend to compare with instead of the file's values
+  std::string write;
+  double bound = 0;  // relative L2 allowed; 0: 1e-5 in float32, 3e-2 in the fast mode
+  bool json = false;
+};
+int run_diff(const DiffOptions& options);
+
+struct BenchOptions {
+  LoadOptions load;
+  std::vector<int64_t> prompt_lengths, batch_sizes, depths;
+  int64_t generate = 32;
+  int repetitions = 3;
+  std::string csv;  // appended to
+  bool json = false;
+};
+int run_bench(const BenchOptions& options);
+
+struct EvalOptions {
+  LoadOptions load;
+  std::string text, tokens;  // a file each, one of them
+  int64_t window = 512;
+  int64_t max_windows = 0;
+  bool json = false;
+};
+int run_eval(const EvalOptions& options);
+
+struct SynthOptions {
+  std::string config, out;
+  int64_t layers = 0, experts = 0;  // 0: as in the config
+  uint64_t seed = 1;
+  bool force = false;
+};
+int run_synth(const SynthOptions& options);
+
+}  // namespace moesaic

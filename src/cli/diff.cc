@@ -1,0 +1,154 @@
+// moesaic diff: our values against a reference file, or one backend against another.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cli/commands.h"
+#include "cli/table.h"
+#include "engine/load_options.h"
+#include "engine/taps.h"
+#include "weights/safetensors.h"
+#include "weights/safetensors_writer.h"
+
+namespace moesaic {
+namespace {
+
+struct Difference {
+  std::string name;
+  double relative_l2 = 0, max_abs = 0, cosine = 1;
+  bool within = true;
+};
+
+Difference compare(const std::string& name, std::span<const double> got, std::span<const double> want, double bound) {
+  Difference d{.name = name};
+  double difference = 0, square_got = 0, square_want = 0, dot = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    square_got += got[i] * got[i];
+    square_want += want[i] * want[i];
+    dot += got[i] * want[i];
+    d.max_abs = std::max(d.max_abs, std::abs(got[i] - want[i]));
+  }
+  d.relative_l2 = std::sqrt(difference / std::max(square_want, 1e-300));
+  d.cosine = dot / std::sqrt(std::max(square_got * square_want, 1e-300));
+  d.within = d.relative_l2 <= bound;  // false for NaN
+  return d;
+}
+
+std::vector<std::vector<int32_t>> read_input_ids(const SafetensorsFile& file) {
+  const Tensor ids = file.tensor("input_ids");
+  if (ids.dtype != DType::i64 || ids.shape.rank() != 2 || ids.shape.elements() == 0)
+    fail_data(file.path().string(), "input_ids is {} {}; expected I64 [sequences, tokens]", dtype_name(ids.dtype),
+              to_string(ids.shape));
+  std::vector<std::vector<int32_t>> rows(static_cast<size_t>(ids.shape[0]));
+  for (int64_t i = 0; i < ids.shape.elements(); ++i) {
+    int64_t id;
+    std::memcpy(&id, ids.data + i * 8, 8);
+    if (id < 0 || id > INT32_MAX) fail_data(file.path().string(), "input_ids holds {}; expected a token id", id);
+    rows[static_cast<size_t>(i / ids.shape[1])].push_back(static_cast<int32_t>(id));
+  }
+  return rows;
+}
+
+// A reference tensor as float64, checked to have as many elements as ours.
+std::vector<double> read_reference(const SafetensorsFile& file, const std::string& name, size_t elements) {
+  const Tensor t = file.tensor(name);
+  if (t.dtype != DType::f32 || static_cast<size_t>(t.shape.elements()) != elements)
+    fail_data(file.path().string(), "{} is {} {}; this model makes F32 with {} elements", name, dtype_name(t.dtype),
+              to_string(t.shape), elements);
+  std::vector<double> out(elements);
+  for (size_t i = 0; i < elements; ++i) {
+    float value;
+    std::memcpy(&value, t.data + i * 4, 4);
+    out[i] = value;
+  }
+  return out;
+}
+
+void check_ids(const std::vector<std::vector<int32_t>>& ids, const Model& model, const std::string& where) {
+  for (const auto& row : ids)
+    for (int32_t id : row)
+      if (id >= model.vocab) fail_data(where, "input_ids holds {}; the model's vocabulary has {} tokens", id, model.vocab);
+}
+
+void write_values(const std::string& path, const Forward& forward, const std::vector<std::vector<int32_t>>& ids) {
+  const auto B = static_cast<int64_t>(ids.size()), T = static_cast<int64_t>(ids[0].size());
+  std::vector<std::vector<float>> values;
+  std::vector<int64_t> flat_ids;
+  for (const auto& row : ids) flat_ids.insert(flat_ids.end(), row.begin(), row.end());
+  std::vector<NamedTensor> tensors;
+  tensors.push_back({"input_ids", {reinterpret_cast<std::byte*>(flat_ids.data()), DType::i64, {B, T}}});
+  values.reserve(forward.named.size());
+  for (const auto& [name, tap] : forward.named) {
+    values.emplace_back(tap.values.begin(), tap.values.end());
+    tensors.push_back({name, {reinterpret_cast<std::byte*>(values.back().data()), DType::f32, {B, T, tap.shape.back()}}});
+  }
+  write_safetensors(path, tensors);
+}
+
+void print_differences(const std::vector<Difference>& rows, double bound, bool json) {
+  Table table({"value", "rel L2", "max abs", "1 - cosine", ""});
+  for (const Difference& d : rows)
+    table.add({d.name, fmt::format("{:.2e}", d.relative_l2), fmt::format("{:.2e}", d.max_abs),
+               fmt::format("{:.1e}", 1 - d.cosine), d.within ? "ok" : "OUT OF BOUNDS"});
+  if (!json) return table.print();
+  JsonArray out;
+  for (const Difference& d : rows)
+    out.push_back({{"value", d.name}, {"relative_l2", d.relative_l2}, {"max_abs", d.max_abs}, {"cosine", d.cosine},
+                   {"within", d.within}});
+  fmt::print("{}\n", write_json(JsonObject{{"bound", bound}, {"values", out}}, {.indent = 2}));
+}
+
+// The first op of two runs that differs by more than the bound; both ran the same graph.
+void print_first_op(const Forward& ours, const Forward& other, double bound) {
+  for (size_t i = 0; i < std::min(ours.ops.size(), other.ops.size()); ++i) {
+    const auto& [label, tap] = ours.ops[i];
+    if (other.ops[i].first != label || other.ops[i].second.values.size() != tap.values.size()) continue;
+    const Difference d = compare(label, tap.values, other.ops[i].second.values, bound);
+    if (d.within) continue;
+    fmt::print("first op out of bounds: {} (relative L2 {:.2e})\n", label, d.relative_l2);
+    return;
+  }
+}
+
+LoadedModel load_for(const DiffOptions& options, const std::vector<std::vector<int32_t>>& ids, const std::string& backend) {
+  LoadOptions load = forward_limits(options.load, static_cast<int64_t>(ids.size()), static_cast<int64_t>(ids[0].size()));
+  if (!backend.empty()) load.backend = parse_backend(backend);
+  LoadedModel loaded = load_model(load);
+  check_ids(ids, loaded.model, options.reference);
+  return loaded;
+}
+
+}  // namespace
+
+int run_diff(const DiffOptions& options) {
+  const SafetensorsFile reference = SafetensorsFile::open(options.reference);
+  const auto ids = read_input_ids(reference);
+  LoadedModel loaded = load_for(options, ids, "");
+  const Forward ours = forward(loaded, ids, !options.against.empty());
+  if (!options.write.empty()) write_values(options.write, ours, ids);
+  const bool exact = options.load.precision == Precision::float32 || options.load.backend == Backend::ref;
+  const double bound = options.bound > 0 ? options.bound : exact ? 1e-5 : 3e-2;
+  Forward other;
+  if (!options.against.empty()) {
+    LoadedModel second = load_for(options, ids, options.against);
+    other = forward(second, ids, true);
+  }
+  std::vector<Difference> rows;
+  for (size_t i = 0; i < ours.named.size(); ++i) {
+    const auto& [name, tap] = ours.named[i];
+    if (!options.against.empty()) rows.push_back(compare(name, tap.values, other.named[i].second.values, bound));
+    else if (reference.find(name)) rows.push_back(compare(name, tap.values, read_reference(reference, name, tap.values.size()), bound));
+  }
+  if (rows.empty()) fail_data(options.reference, "has none of the values hidden.<i> and logits to compare with");
+  print_differences(rows, bound, options.json);
+  const auto bad = std::find_if(rows.begin(), rows.end(), [](const Difference& d) { return !d.within; });
+  if (bad == rows.end()) return 0;
+  if (!options.json) {
+    fmt::print("first value out of bounds: {} (relative L2 {:.2e}, allowed {:.0e})\n", bad->name, bad->relative_l2, bound);
+    if (!options.against.empty()) print_first_op(ours, other, bound);
+  }
+  return 1;
+}
+
+}  // namespace moesaic

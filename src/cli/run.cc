@@ -1,0 +1,93 @@
+// moesaic run: one prompt, its continuation streamed to stdout.
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/mapped_file.h"
+#include "base/progress.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+
+namespace moesaic {
+namespace {
+
+std::string read_prompt(const RunOptions& options) {
+  if (options.prompt_file.empty()) return options.prompt;
+  if (options.prompt_file != "-") return read_text_file(options.prompt_file);
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+std::vector<int32_t> encode(const Engine& engine, const RunOptions& options) {
+  const std::string prompt = read_prompt(options);
+  if (prompt.empty()) fail_argument("the prompt is empty; give one with -p TEXT or -f FILE");
+  if (!options.chat) return engine.tokenizer().encode(prompt);
+  JsonArray messages;
+  if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
+  messages.push_back({{"role", "user"}, {"content", prompt}});
+  auto tokens = engine.tokenizer().encode_chat(write_json(messages));
+  if (!tokens.ok()) throw Error(tokens.status().code(), tokens.status().message());
+  return std::move(*tokens);
+}
+
+double peak_memory_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+void print_summary(const Usage& usage) {
+  const double prefill = usage.first_token_seconds - usage.queue_seconds;
+  const double decode = usage.total_seconds - usage.first_token_seconds;
+  fmt::print(stderr, "[prompt {} tokens, {:.1f} tokens/s; generated {}, {:.1f} tokens/s; first token after {:.0f} ms; "
+             "peak memory {}]\n",
+             usage.prompt_tokens, static_cast<double>(usage.prompt_tokens) / std::max(prefill, 1e-9),
+             usage.completion_tokens,
+             static_cast<double>(std::max<int64_t>(usage.completion_tokens - 1, 0)) / std::max(decode, 1e-9),
+             usage.first_token_seconds * 1e3, human_bytes(peak_memory_bytes()));
+}
+
+}  // namespace
+
+SamplingParams SamplingFlags::over(SamplingParams s) const {
+  s.temperature = temperature.value_or(s.temperature);
+  s.top_p = top_p.value_or(s.top_p);
+  s.min_p = min_p.value_or(s.min_p);
+  s.top_k = top_k.value_or(s.top_k);
+  s.repetition_penalty = repetition_penalty.value_or(s.repetition_penalty);
+  s.presence_penalty = presence_penalty.value_or(s.presence_penalty);
+  s.frequency_penalty = frequency_penalty.value_or(s.frequency_penalty);
+  if (seed) s.seed = seed;
+  return s;
+}
+
+int run_run(const RunOptions& options) {
+  EngineOptions engine_options = options.engine;
+  engine_options.max_num_seqs = 1;
+  Engine engine = Engine::open(engine_options);
+  Request request{.tokens = encode(engine, options),
+                  .sampling = options.sampling.over(engine.info().default_sampling),
+                  .max_new_tokens = options.max_tokens,
+                  .stop = options.stop,
+                  .ignore_eos = options.ignore_eos,
+                  .chat = options.chat};
+  auto completion = engine.submit(std::move(request));
+  if (!completion.ok()) throw Error(completion.status().code(), completion.status().message());
+  const InterruptGuard interrupt;
+  while (auto chunk = completion->next()) {
+    std::fwrite(chunk->text.data(), 1, chunk->text.size(), stdout);
+    std::fflush(stdout);
+    if (interrupt.requested()) completion->cancel();
+  }
+  std::fputc('\n', stdout);
+  print_summary(completion->usage());
+  if (completion->status().ok()) return 0;
+  if (completion->finish_reason() == FinishReason::cancelled) return 130;  // as a shell reports Ctrl-C
+  throw Error(completion->status().code(), completion->status().message());
+}
+
+}  // namespace moesaic

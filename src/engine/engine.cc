@@ -1,0 +1,147 @@
+#include "moesaic/engine.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/engine_loop.h"
+#include "engine/generation_config.h"
+#include "engine/load_options.h"
+#include "engine/sampling_check.h"
+#include "engine/text_files.h"
+
+namespace moesaic {
+
+struct Engine::State {
+  LoadedModel model;
+  std::shared_ptr<TextFiles> text;
+  std::optional<EngineTokenizer> tokenizer;
+  EngineInfo info;
+  std::optional<EngineLoop> loop;  // last: it stops before what it uses goes
+};
+
+namespace {
+
+// generation_config.json's list, else config.json's; and, by name, the tokens that end a turn in the family's format.
+std::vector<int32_t> stop_tokens(const GenerationConfig& generation, const Model& model, const Tokenizer* tokenizer) {
+  const auto& listed = generation.eos_token_ids.empty() ? model.stop_tokens : generation.eos_token_ids;
+  std::set<int32_t> ids(listed.begin(), listed.end());
+  for (const std::string& name : model.stop_names)
+    if (const auto id = tokenizer != nullptr ? tokenizer->token_to_id(name) : std::nullopt) ids.insert(*id);
+  return {ids.begin(), ids.end()};
+}
+
+EngineInfo describe(const LoadedModel& model, const GenerationConfig& generation) {
+  return {.family = model.model.family,
+          .device = model.device->info().name,
+          .max_model_len = model.max_model_len,
+          .vocab = model.model.vocab,
+          .weight_bytes = model.weights.bytes(),
+          .cache_bytes = model.cache_blocks.bytes() + model.cache_slots.bytes(),
+          .activation_bytes = model.activations.bytes(),
+          .workspace_bytes = model.workspace.bytes(),
+          .default_sampling = generation.sampling};
+}
+
+Status invalid(std::string param, std::string message) {
+  return {StatusCode::invalid_argument, std::move(message), std::move(param)};
+}
+
+Status check_tokens(const Request& request, int64_t vocab) {
+  const auto check = [&](const std::vector<int32_t>& ids, const char* param) -> Status {
+    for (int32_t id : ids)
+      if (id < 0 || id >= vocab)
+        return invalid(param, fmt::format("{} holds {}; expected token ids from 0 to {}", param, id, vocab - 1));
+    return {};
+  };
+  if (Status status = check(request.tokens, "tokens"); !status.ok()) return status;
+  return check(request.stop_token_ids, "stop_token_ids");
+}
+
+// The prompt and what it may generate fit the context; fills in max_new_tokens where it is 0.
+Status check_lengths(Request& request, int64_t limit) {
+  const auto prompt = static_cast<int64_t>(request.tokens.size());
+  if (prompt == 0) return invalid("tokens", "the prompt has no tokens; expected at least one");
+  if (prompt >= limit)
+    return invalid("tokens", fmt::format("the prompt has {} tokens, and this model's maximum context length is {} tokens, "
+                                         "one of which must be left to generate; shorten the prompt", prompt, limit));
+  if (request.max_new_tokens < 0)
+    return invalid("max_new_tokens", fmt::format("max_new_tokens is {}; expected 1 or more", request.max_new_tokens));
+  if (prompt + request.max_new_tokens > limit)
+    return invalid("max_new_tokens",
+                   fmt::format("this model's maximum context length is {} tokens, but {} were asked for: {} of the prompt "
+                               "and max_new_tokens = {}; lower one of them", limit, prompt + request.max_new_tokens,
+                               prompt, request.max_new_tokens));
+  if (request.max_new_tokens == 0) request.max_new_tokens = limit - prompt;
+  return {};
+}
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+Engine::~Engine() = default;
+
+Engine Engine::open(const EngineOptions& options) {
+  auto state = std::make_unique<State>();
+  state->model = load_model(load_options(options));
+  const std::filesystem::path& directory = state->model.directory;
+  state->text = std::make_shared<TextFiles>(TextFiles::load(directory));
+  state->tokenizer.emplace(state->text);
+  const GenerationConfig generation = load_generation_config(directory);
+  state->info = describe(state->model, generation);
+  const Tokenizer* tokenizer = state->text->tokenizer.get();
+  const int64_t vocab = state->info.vocab;
+  const int64_t known = tokenizer != nullptr ? std::min<int64_t>(tokenizer->vocab_size(), vocab) : vocab;
+  state->loop.emplace(state->model, tokenizer, stop_tokens(generation, state->model.model, tokenizer), known,
+                      options.max_queue);
+  return Engine(std::move(state));
+}
+
+const EngineTokenizer& Engine::tokenizer() const {
+  return *state_->tokenizer;
+}
+
+const EngineInfo& Engine::info() const {
+  return state_->info;
+}
+
+Result<Completion> Engine::submit(Request request) {
+  const int64_t limit = state_->info.max_model_len;
+  if (Status status = check_sampling(request.sampling, state_->info.vocab); !status.ok()) return status;
+  if (Status status = check_tokens(request, state_->info.vocab); !status.ok()) return status;
+  if (Status status = check_lengths(request, limit); !status.ok()) return status;
+  const int64_t worst = static_cast<int64_t>(request.tokens.size()) + request.max_new_tokens;
+  if (!state_->loop->can_ever_hold(worst))
+    return invalid("tokens", fmt::format("prompt and answer may take {} tokens, more than the whole key-value cache holds; "
+                                         "lower max_new_tokens or enlarge the cache", worst));
+  auto stream = state_->loop->submit(std::move(request));
+  if (!stream.ok()) return stream.status();
+  return Completion(std::move(*stream));
+}
+
+std::vector<int32_t> EngineTokenizer::encode(std::string_view text) const {
+  if (files_->tokenizer == nullptr) throw Error(StatusCode::not_found, "this model's directory has no tokenizer.json");
+  return files_->tokenizer->encode(text, {.add_special_tokens = true});
+}
+
+std::string EngineTokenizer::decode(std::span<const int32_t> tokens, bool skip_special_tokens) const {
+  if (files_->tokenizer == nullptr) throw Error(StatusCode::not_found, "this model's directory has no tokenizer.json");
+  return files_->tokenizer->decode(tokens, skip_special_tokens);
+}
+
+Result<std::vector<int32_t>> EngineTokenizer::encode_chat(std::string_view messages_json) const {
+  ChatInput input;
+  try {
+    input.messages = parse_json(messages_json, "messages");
+  } catch (const Error& error) {
+    return Status(StatusCode::invalid_argument, error.what(), "messages");
+  }
+  return files_->encode_chat(input);
+}
+
+bool EngineTokenizer::has_chat_template() const {
+  return files_->chat_template.has_value();
+}
+
+}  // namespace moesaic

@@ -1,0 +1,32 @@
+#include "engine/load_options.h"
+
+namespace moesaic {
+
+Backend parse_backend(const std::string& name) {
+  if (name == "cpu" || name == "auto") return Backend::cpu;
+  if (name == "ref") return Backend::ref;
+  fail_argument("device \"{}\" is unknown; expected auto, cpu or ref", name);
+}
+
+Precision parse_precision(const std::string& name) {
+  if (name == "fast") return Precision::fast;
+  if (name == "float32") return Precision::float32;
+  fail_argument("precision \"{}\" is unknown; expected fast or float32", name);
+}
+
+LoadOptions load_options(const EngineOptions& options) {
+  LoadOptions load;
+  load.model = options.model;
+  load.backend = parse_backend(options.device);
+  load.precision = parse_precision(options.precision);
+  load.threads = options.threads;
+  load.dummy_weights = options.dummy_weights;
+  load.max_model_len = options.max_model_len;
+  load.max_sequences = options.max_num_seqs;
+  load.prefill_tokens = options.max_num_batched_tokens;
+  load.cache_tokens = options.kv_cache_tokens;
+  load.progress = options.progress;
+  return load;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,44 @@
+// Scorer: the log-likelihood of given tokens. For `moesaic eval`.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "cache/cache_pool.h"
+#include "runtime/loaded_model.h"
+
+namespace moesaic {
+
+// Logits of one step stay within this, whatever the vocabulary: longer texts go through the cache in chunks.
+constexpr int64_t kScoreLogitsBytes = int64_t{256} << 20;
+
+// LoadOptions for scoring texts of up to `targets` tokens that have a predecessor, one text at a time. Throws
+// Error(invalid_argument) when the context is shorter than that. `chunk` tokens are computed in one step; 0: as many
+// as kScoreLogitsBytes allows, at most 512.
+LoadOptions score_limits(LoadOptions options, int64_t targets, int64_t chunk = 0);
+
+// ln softmax(logits)[target], summed in double.
+double log_softmax_at(std::span<const float> logits, int64_t target);
+double log_softmax_at(std::span<const double> logits, int64_t target);
+
+class Scorer {
+ public:
+  // The model must have been loaded with score_limits(); it outlives the scorer.
+  explicit Scorer(LoadedModel& loaded);
+
+  // The natural logarithm of the probability of each token after the first, given those before it: tokens.size() - 1
+  // values, valid until the next call. Throws Error(internal) when a logit row is not finite.
+  std::span<const double> score(std::span<const int32_t> tokens);
+
+ private:
+  // Scores tokens[begin + 1 .. begin + count] from one step on tokens[begin ..].
+  void score_chunk(std::span<const int32_t> tokens, int64_t begin, int64_t count);
+
+  LoadedModel& loaded_;
+  CachePool pool_;
+  SequenceCache cache_;  // of the text being scored
+  Batch batch_;
+  std::vector<double> log_probabilities_;
+};
+
+}  // namespace moesaic

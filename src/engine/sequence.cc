@@ -1,0 +1,75 @@
+#include "engine/sequence.h"
+
+#include <algorithm>
+
+namespace moesaic {
+namespace {
+
+double seconds(Clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+GeneratedToken generated_token(const SampledToken& token) {
+  GeneratedToken out{.id = token.id, .logprob = token.logprob, .gap = token.gap};
+  for (int i = 0; i < token.top_count; ++i)
+    out.top.emplace_back(token.top[static_cast<size_t>(i)].id, token.top[static_cast<size_t>(i)].logprob);
+  return out;
+}
+
+}  // namespace
+
+Sequence::Sequence(Request r, std::shared_ptr<CompletionStream> out, const Tokenizer* tokenizer, int64_t valid_vocab)
+    : request(std::move(r)),
+      stream(std::move(out)),
+      tokens(request.tokens),
+      prompt_tokens(static_cast<int64_t>(tokens.size())),
+      sampler(request.sampling, tokens, valid_vocab),
+      stops(request.stop),
+      submitted(Clock::now()) {
+  tokens.reserve(static_cast<size_t>(worst_case_tokens()));
+  if (tokenizer == nullptr) return;
+  if (request.chat && HarmonyParser::speaks(*tokenizer)) parser.emplace(*tokenizer);
+  else detokenizer.emplace(*tokenizer, request.skip_special_tokens);
+}
+
+bool Sequence::accept(const SampledToken& token, std::span<const int32_t> eos, FinishReason& reason) {
+  if (generated() == 0) first_token = Clock::now();
+  tokens.push_back(token.id);
+  sampler.append(token.id);
+  const auto among = [&](std::span<const int32_t> ids) { return std::find(ids.begin(), ids.end(), token.id) != ids.end(); };
+  const bool stop_token = (!request.ignore_eos && among(eos)) || among(request.stop_token_ids);
+  Chunk chunk;
+  chunk.tokens.push_back(generated_token(token));
+  bool ended = stop_token || generated() >= request.max_new_tokens;
+  reason = stop_token ? FinishReason::stop : FinishReason::length;
+  HarmonyParser::Delta delta = text_of(token.id, !stop_token, ended);
+  StopStrings::Release release = stops.push(delta.content);
+  if (release.match) ended = true, reason = FinishReason::stop;
+  chunk.text = std::move(release.text);
+  chunk.reasoning = std::move(delta.reasoning);
+  if (ended && !release.match) chunk.text += stops.flush();
+  stream->push(std::move(chunk));
+  return ended;
+}
+
+HarmonyParser::Delta Sequence::text_of(int32_t token, bool visible, bool ended) {
+  HarmonyParser::Delta delta, rest;
+  if (parser) {
+    delta = parser->push(token);
+    if (ended) rest = parser->flush();
+  } else if (detokenizer) {
+    if (visible) delta.content = detokenizer->push(token);
+    if (ended) rest.content = detokenizer->flush();
+  }
+  return {.content = delta.content + rest.content, .reasoning = delta.reasoning + rest.reasoning};
+}
+
+void Sequence::finish(Status status, FinishReason reason) {
+  const Clock::time_point now = Clock::now();
+  Usage usage{.prompt_tokens = prompt_tokens, .completion_tokens = generated(), .total_seconds = seconds(now - submitted)};
+  if (cache.slot >= 0 || generated() > 0) usage.queue_seconds = seconds(started - submitted);
+  if (generated() > 0) usage.first_token_seconds = seconds(first_token - submitted);
+  stream->finish(std::move(status), reason, usage);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,44 @@
+// Sequence: a request that was admitted, with everything it remembers between steps.
+#pragma once
+
+#include <chrono>
+
+#include "cache/cache_pool.h"
+#include "engine/completion_stream.h"
+#include "engine/sampler.h"
+#include "text/detokenizer.h"
+#include "text/harmony.h"
+#include "text/stop_strings.h"
+
+namespace moesaic {
+
+using Clock = std::chrono::steady_clock;
+
+struct Sequence {
+  Sequence(Request request, std::shared_ptr<CompletionStream> out, const Tokenizer* tokenizer, int64_t valid_vocab);
+
+  Request request;
+  std::shared_ptr<CompletionStream> stream;
+  std::vector<int32_t> tokens;  // prompt and output
+  int64_t prompt_tokens;
+  SequenceCache cache;  // cache.length tokens are computed
+  SamplerState sampler;
+  std::optional<Detokenizer> detokenizer;  // none where the model has no tokenizer, or where `parser` does its work
+  std::optional<HarmonyParser> parser;     // of a chat's answer
+  StopStrings stops;
+  Clock::time_point submitted, started, first_token;
+
+  int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t pending() const { return length() - cache.length; }  // tokens to compute before the next can be sampled
+  int64_t generated() const { return length() - prompt_tokens; }
+  bool decoding() const { return generated() > 0; }
+  int64_t worst_case_tokens() const { return prompt_tokens + request.max_new_tokens; }
+
+  // Takes a sampled token: extends the output, sends text and tokens; true when the sequence has ended, with `reason`.
+  bool accept(const SampledToken& token, std::span<const int32_t> eos, FinishReason& reason);
+  // Text that a token (or, at the end, none) makes complete.
+  HarmonyParser::Delta text_of(int32_t token, bool visible, bool ended);
+  void finish(Status status, FinishReason reason);
+};
+
+}  // namespace moesaic

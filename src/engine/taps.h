@@ -1,0 +1,29 @@
+// Taps: the named values of one forward pass, copied to the host as float64, for `moesaic diff` and tests.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/loaded_model.h"
+
+namespace moesaic {
+
+struct Tap {
+  std::vector<int64_t> shape;  // as in the plan: [T or S, ...]
+  std::vector<double> values;
+};
+
+struct Forward {
+  std::vector<std::pair<std::string, Tap>> named;  // hidden.0 .. hidden.L, logits; in order of execution
+  std::vector<std::pair<std::string, Tap>> ops;    // every op's first output by label, when asked for
+};
+
+// Runs `input_ids` [B, T] as B sequences in one prefill step, every row with logits. The model must have been loaded with
+// limits that allow it (tokens and rows B * T, sequences B).
+Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op = false);
+
+// LoadOptions with just these limits.
+LoadOptions forward_limits(LoadOptions options, int64_t sequences, int64_t tokens_each);
+
+}  // namespace moesaic

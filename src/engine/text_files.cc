@@ -1,0 +1,49 @@
+#include "engine/text_files.h"
+
+#include "base/log.h"
+
+namespace moesaic {
+namespace {
+
+Status check_messages(const Json& messages) {
+  const auto bad = [](std::string what) { return Status(StatusCode::invalid_argument, std::move(what), "messages"); };
+  if (!messages.is_array() || messages.get_array().empty())
+    return bad("messages is not a list of one or more messages such as {\"role\": \"user\", \"content\": \"Hello\"}");
+  for (size_t i = 0; i < messages.get_array().size(); ++i) {
+    const JsonObject* message = messages.get_array()[i].if_object();
+    const Json* role = message != nullptr ? json_find(*message, "role") : nullptr;
+    if (role == nullptr || !role->is_string())
+      return bad(fmt::format("messages[{}] is not an object with a \"role\"; expected for example {{\"role\": \"user\", "
+                             "\"content\": \"Hello\"}}", i));
+  }
+  return {};
+}
+
+}  // namespace
+
+TextFiles TextFiles::load(const std::filesystem::path& directory) {
+  TextFiles files;
+  if (std::filesystem::exists(directory / "tokenizer.json")) files.tokenizer = load_tokenizer(directory / "tokenizer.json");
+  try {
+    files.chat_template = load_chat_template(directory.string());
+  } catch (const Error& error) {
+    files.template_error = error.what();
+    log_warn("chat is not available: {}", error.what());
+  }
+  return files;
+}
+
+Result<std::vector<int32_t>> TextFiles::encode_chat(const ChatInput& input) const {
+  if (tokenizer == nullptr) return Status(StatusCode::invalid_argument, "this model's directory has no tokenizer.json");
+  if (!chat_template)
+    return Status(StatusCode::invalid_argument,
+                  template_error.empty() ? "this model has no chat template; send a plain prompt instead" : template_error);
+  if (Status status = check_messages(input.messages); !status.ok()) return status;
+  const auto rendered = chat_template->render(input);
+  if (!rendered.ok()) return rendered.status();
+  std::vector<TextSegment> segments;
+  for (const RenderedSegment& segment : *rendered) segments.push_back({segment.text, segment.literal});
+  return tokenizer->encode_segments(segments);
+}
+
+}  // namespace moesaic

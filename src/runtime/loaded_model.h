@@ -1,0 +1,72 @@
+// LoadedModel: a compiled model with its weights and memory on a device, ready for run().
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "compile/compile.h"
+#include "models/model.h"
+#include "runtime/batch.h"
+#include "runtime/run.h"
+#include "weights/bind.h"
+
+namespace moesaic {
+
+struct LoadOptions {
+  std::string model;  // directory, config.json, or a name in the Hugging Face cache
+  Backend backend = Backend::cpu;
+  Precision precision = Precision::fast;
+  int threads = 0;              // 0: one per available core
+  bool dummy_weights = false;   // random weights; only config.json is read
+  int64_t max_model_len = 0;    // longest sequence in tokens; 0: what the config says, at most kDefaultContext
+  int64_t max_sequences = 16;   // sequences in flight
+  int64_t prefill_tokens = 512;  // tokens of one prefill step
+  int64_t prefill_rows = 0;      // rows with logits in one prefill step; 0: one per sequence
+  int64_t cache_tokens = 0;      // size of the block pool; 0: enough for every sequence at its longest
+  std::set<std::string> skip_passes;
+  bool progress = true;
+};
+
+constexpr int64_t kDefaultContext = 8192;
+
+// What is known of a model before any weight is read.
+struct ModelSource {
+  std::filesystem::path directory;  // holds config.json
+  std::string config_path;
+  Model model;
+  std::optional<Shards> shards;  // absent with dummy weights or a config.json alone
+};
+// Throws Error when the model is not found or its config is not one we know. `need_weights` asks for the checkpoint.
+ModelSource open_model(const std::string& model, bool need_weights);
+
+// Builds the graph of a model for a backend and binds it to the checkpoint, or assumes formats where there is none.
+struct BoundGraph {
+  Graph graph;
+  Binding binding;
+};
+BoundGraph build_graph(const ModelSource& source, Backend backend, DType cache_dtype);
+
+DType activation_dtype(Backend backend);
+DType cache_dtype(Backend backend, Precision precision);
+// What load_model would compile, without weights: for `explain` and `inspect`.
+CompileOptions compile_options(const LoadOptions& options, const Model& model, const DeviceInfo& device);
+
+struct LoadedModel {
+  Model model;
+  std::filesystem::path directory;
+  std::unique_ptr<Device> device;
+  Compiled compiled;
+  int64_t max_model_len = 0;
+  int64_t blocks = 0, slots = 0;  // of the cache pools
+  Buffer weights, activations, workspace, cache_blocks, cache_slots;
+
+  Memory memory() const {
+    return {weights.data(), activations.data(), workspace.data(), cache_blocks.data(), cache_slots.data()};
+  }
+  int64_t max_blocks() const { return (max_model_len + kBlockTokens - 1) / kBlockTokens; }
+};
+
+// Compiles and loads. Throws Error with one clear line for anything wrong with the files or too large for the device.
+LoadedModel load_model(const LoadOptions& options);
+
+}  // namespace moesaic

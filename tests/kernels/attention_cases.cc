@@ -1,0 +1,98 @@
+// Cases of rope_table, rope and gqa.
+#include <cmath>
+
+#include "ir/rope.h"
+#include "kernels/attention_steps.h"
+
+namespace moesaic {
+namespace {
+
+void add_rope_table(Rng& rng, std::vector<KernelCase>& out) {
+  RopeConfig yarn{.theta = 150000, .factor = 32, .beta_fast = 32, .beta_slow = 1, .original_positions = 4096};
+  yarn.truncate = false, yarn.attention_factor = 0.1 * std::log(32.0) + 1;
+  for (int64_t tokens : kCaseTokens) {
+    for (int64_t D : {16, 64}) {
+      TestBatch batch;
+      for (int64_t t = 0; t < tokens; ++t) batch.positions.push_back(static_cast<int32_t>(rng.below(131072)));
+      const RopeConfig rope = tokens % 2 == 0 ? RopeConfig{} : yarn;
+      out.push_back(make_case(fmt::format("T={} D={}", tokens, D), Op::rope_table, rope.attrs(D), {}, {tokens, 0},
+                              std::move(batch)));
+      out.back().tolerance = {.ulps = 0.5001};  // one rounding of a float64 result, itself right to a few 2^-53
+    }
+  }
+}
+
+// |x1 cos| + |x2 sin| for both halves.
+Values rope_magnitude(const KernelCase& test, size_t step) {
+  const auto heads = static_cast<size_t>(test.desc.attrs.integer(Attr::heads));
+  const auto half = static_cast<size_t>(test.desc.attrs.integer(Attr::head_dim) / 2);
+  const KernelStep& s = test.steps[step];
+  const std::vector<double>&x = s.inputs[0].values, &table = s.inputs[1].values;
+  Values out{std::vector<double>(x.size())};
+  for (size_t row = 0; row * 2 * half < x.size(); ++row) {
+    for (size_t i = 0; i < half; ++i) {
+      const size_t at = row * 2 * half + i, entry = (row / heads * half + i) * 2;
+      out[0][at] = std::abs(x[at] * table[entry]) + std::abs(x[at + half] * table[entry + 1]);
+      out[0][at + half] = std::abs(x[at + half] * table[entry]) + std::abs(x[at] * table[entry + 1]);
+    }
+  }
+  return out;
+}
+
+void add_rope(Rng& rng, std::vector<KernelCase>& out) {
+  for (int64_t tokens : kCaseTokens) {
+    for (auto [heads, D] : {std::pair<int64_t, int64_t>{4, 16}, {3, 64}, {2, 80}}) {
+      const Bounds now{tokens, 0};
+      out.push_back(make_case(fmt::format("T={} heads={} D={}", tokens, heads, D), Op::rope,
+                              {{Attr::heads, static_cast<double>(heads)}, {Attr::head_dim, static_cast<double>(D)}},
+                              {normal_operand(rng, {Symbol::T, heads * D}, now),
+                               normal_operand(rng, {Symbol::T, D / 2, 2}, now)},
+                              now));
+      out.back().tolerance = {.per_magnitude = 2.01 * kUnit};  // two products and their sum
+      out.back().magnitude = rope_magnitude;
+    }
+  }
+}
+
+void add_gqa(Rng& rng, std::vector<KernelCase>& out) {
+  constexpr int64_t kWindows[] = {0, 8, 64, 100, 128};
+  int i = 0;
+  for (DType cache : {DType::f32, DType::bf16}) {
+    for (int64_t window : kWindows) {
+      AttentionShape shape{.heads = 8, .kv_heads = 1, .D = 32, .window = window, .cache = cache, .scale = 0.2};
+      if (i % 3 == 1) shape.heads = 6, shape.kv_heads = 2, shape.D = 16;
+      if (i % 3 == 2) shape.heads = 9, shape.kv_heads = 1, shape.D = 48, shape.sinks = false;
+      const AttentionData data = random_attention(rng, shape, {129, 1, 65, 2, 63, 17, 3, 64});
+      const std::string name = fmt::format("window={} heads={} D={} cache={}", window, shape.heads, shape.D,
+                                           dtype_name(cache));
+      out.push_back(attention_case(name + " whole", data, in_chunks(data, 200)));
+      out.push_back(attention_case(name + " together", data, together(data, 30)));
+      ++i;
+    }
+  }
+  const AttentionShape real{.heads = 16, .kv_heads = 2, .D = 64, .scale = 0.125};  // gpt-oss heads, several splits
+  const AttentionData data = random_attention(rng, real, {1300});
+  out.push_back(attention_case("1300 tokens, the last alone", data, {{{0, 0, 1297}}, {{0, 1297, 1299}}, {{0, 1299, 1300}}}));
+  const AttentionData none = random_attention(rng, {}, {5});
+  out.push_back(attention_case("no tokens", none, {{}, {{0, 0, 5}}}));
+}
+
+}  // namespace
+
+std::vector<KernelCase> attention_cases(Op op, Rng& rng) {
+  std::vector<KernelCase> out;
+  if (op == Op::rope_table) add_rope_table(rng, out);
+  if (op == Op::rope) add_rope(rng, out);
+  if (op == Op::gqa) add_gqa(rng, out);
+  return out;
+}
+
+std::vector<KernelCase> kernel_cases(Op op, Rng& rng) {
+  for (auto* cases : {dense_cases, attention_cases, routing_cases, expert_cases}) {
+    std::vector<KernelCase> out = cases(op, rng);
+    if (!out.empty()) return out;
+  }
+  return {};
+}
+
+}  // namespace moesaic

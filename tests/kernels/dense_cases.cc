@@ -1,0 +1,135 @@
+// Cases of embed, rms_norm, add, add_rms_norm, linear and last_token.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/kernel_harness.h"
+
+namespace moesaic {
+namespace {
+
+struct Size {
+  int64_t tokens, hidden;
+};
+
+std::vector<Size> dense_sizes() {
+  std::vector<Size> sizes;
+  for (int64_t tokens : kCaseTokens)
+    for (int64_t hidden : {32, 96, 100}) sizes.push_back({tokens, hidden});
+  sizes.push_back({3, 2880});
+  return sizes;
+}
+
+std::string label(const Size& size) {
+  return fmt::format("T={} H={}", size.tokens, size.hidden);
+}
+
+// Any tokens in any order, and S rows of them.
+TestBatch token_batch(Rng& rng, int64_t tokens, int64_t rows, int64_t vocab) {
+  TestBatch batch;
+  for (int64_t t = 0; t < tokens; ++t) {
+    batch.token_ids.push_back(static_cast<int32_t>(rng.below(vocab)));
+    batch.positions.push_back(static_cast<int32_t>(t));
+    batch.sequence_of.push_back(0);
+  }
+  batch.sequence_offsets.push_back(static_cast<int32_t>(tokens));
+  for (int64_t s = 0; s < rows; ++s) batch.output_rows.push_back(static_cast<int32_t>(rng.below(tokens)));
+  std::sort(batch.output_rows.begin(), batch.output_rows.end());
+  return batch;
+}
+
+void add_embed(Rng& rng, std::vector<KernelCase>& out) {
+  for (const Size& size : dense_sizes()) {
+    for (DType stored : {DType::bf16, DType::f16, DType::f32}) {
+      const int64_t vocab = 50;
+      out.push_back(make_case(label(size) + " " + std::string(dtype_name(stored)), Op::embed, {},
+                              {weight_operand(rng, WeightKind::embedding, {vocab, size.hidden}, stored)},
+                              {size.tokens, 0}, token_batch(rng, size.tokens, 0, vocab)));
+    }
+  }
+}
+
+// The mean of H squares comes from 64 running sums (H/64 additions each), a tree of 6 and a division: a relative error
+// of (H/64 + 8) units, of which the root keeps half; then the root, the reciprocal and two products, 1 unit each, and
+// as much again as a margin for the roundings of the last steps. A unit is at most one ulp.
+double norm_ulps(int64_t H) {
+  return static_cast<double>(H / 64 + 8) / 2 + 8;
+}
+
+void add_norms(Rng& rng, std::vector<KernelCase>& out, bool with_sum) {
+  for (const Size& size : dense_sizes()) {
+    const Bounds now{size.tokens, 0};
+    const std::vector<Dim> dims{Symbol::T, size.hidden};
+    const double scale = size.tokens % 2 == 0 ? 1 : 1e4;  // the residual stream grows large
+    std::vector<TestOperand> inputs{normal_operand(rng, dims, now, scale)};
+    if (with_sum) inputs.push_back(normal_operand(rng, dims, now, scale));
+    inputs.push_back(vector_operand(rng, {size.hidden}, 0.2, 1));
+    out.push_back(make_case(label(size), with_sum ? Op::add_rms_norm : Op::rms_norm, {{Attr::eps, 1e-5}},
+                            std::move(inputs), now));
+    // The norm of a rounded sum: one more unit from the element, one from the mean.
+    out.back().tolerance = {.ulps = norm_ulps(size.hidden) + (with_sum ? 2 : 0)};
+  }
+}
+
+void add_sums(Rng& rng, std::vector<KernelCase>& out) {
+  for (const Size& size : dense_sizes()) {
+    const Bounds now{size.tokens, 0};
+    const std::vector<Dim> dims{Symbol::T, size.hidden};
+    out.push_back(
+        make_case(label(size), Op::add, {}, {normal_operand(rng, dims, now), normal_operand(rng, dims, now, 100)}, now));
+    out.back().tolerance = {.ulps = 0.5};
+  }
+}
+
+// One sum of K products and a bias: K + 1 roundings of partial sums, none larger than the sum over absolute values.
+Tolerance dot_tolerance(int64_t K) {
+  return {.per_magnitude = static_cast<double>(K + 2) * kUnit, .absolute = 0x1p-140};
+}
+
+void add_linear(Rng& rng, std::vector<KernelCase>& out) {
+  for (int64_t tokens : kCaseTokens) {
+    for (auto [N, K] : {std::pair<int64_t, int64_t>{8, 32}, {32, 96}, {100, 100}, {201, 64}}) {
+      for (DType stored : {DType::bf16, DType::f16, DType::f32}) {
+        const Bounds now{tokens, 0};
+        std::vector<TestOperand> inputs{normal_operand(rng, {Symbol::T, K}, now),
+                                        weight_operand(rng, WeightKind::matrix, {N, K}, stored, 0.1)};
+        if (tokens % 2 == 1) inputs.push_back(vector_operand(rng, {N}, 0.3));
+        out.push_back(make_case(fmt::format("T={} N={} K={} {}", tokens, N, K, dtype_name(stored)), Op::linear, {},
+                                std::move(inputs), now));
+        out.back().tolerance = dot_tolerance(K);
+      }
+    }
+  }
+  const Bounds now{0, 3};  // logits: rows are S
+  out.push_back(make_case("S=3 N=333 K=2880", Op::linear, {},
+                          {normal_operand(rng, {Symbol::S, 2880}, now),
+                           weight_operand(rng, WeightKind::matrix, {333, 2880}, DType::bf16, 0.02)},
+                          now));
+  out.back().tolerance = dot_tolerance(2880);
+}
+
+void add_last_token(Rng& rng, std::vector<KernelCase>& out) {
+  for (const Size& size : dense_sizes()) {
+    for (int64_t rows : {int64_t{0}, int64_t{1}, size.tokens / 2, size.tokens}) {
+      if (rows > size.tokens) continue;
+      const Bounds now{size.tokens, rows};
+      out.push_back(make_case(label(size) + fmt::format(" S={}", rows), Op::last_token, {},
+                              {normal_operand(rng, {Symbol::T, size.hidden}, now)}, now,
+                              token_batch(rng, size.tokens, rows, 10)));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<KernelCase> dense_cases(Op op, Rng& rng) {
+  std::vector<KernelCase> out;
+  if (op == Op::embed) add_embed(rng, out);
+  if (op == Op::rms_norm) add_norms(rng, out, false);
+  if (op == Op::add_rms_norm) add_norms(rng, out, true);
+  if (op == Op::add) add_sums(rng, out);
+  if (op == Op::linear) add_linear(rng, out);
+  if (op == Op::last_token) add_last_token(rng, out);
+  return out;
+}
+
+}  // namespace moesaic
