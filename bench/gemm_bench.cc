@@ -2,7 +2,9 @@
 //
 //   gemm_bench [--csv FILE] [--seconds S] [--filter TEXT]
 //
-// Weights rotate through more memory than the last cache level holds, so that decode rows show memory speed.
+// Weights rotate through more memory than the last cache level holds, so that decode rows show memory speed. Each
+// product is followed by reading as many bytes of other weights and by a burst of multiply-adds on registers, so that
+// other load on the machine falls on both sides of the percentages: they compare medians, and best times in brackets.
 // MOESAIC_ISA and MOESAIC_THREADS choose the kernels and threads.
 #include <fmt/format.h>
 
@@ -69,45 +71,86 @@ std::vector<std::byte> random_weights(const Case& c, int64_t copies) {
   return out;
 }
 
+// Sorted seconds of a product, seconds to read the bytes of its weights, and FMA rates.
 struct Times {
-  double median, best;
+  std::vector<double> product, read, fma;
+};
+
+double median(const std::vector<double>& sorted) {
+  return sorted[sorted.size() / 2];
+}
+
+// One matrix product on all threads.
+class Product {
+ public:
+  Product(const Case& c, ThreadPool& pool) : case_(c), pool_(pool) {
+    Rng rng(1);
+    x_.resize(static_cast<size_t>(c.M * c.K));
+    y_.resize(static_cast<size_t>(c.M * c.N));
+    for (float& value : x_) value = static_cast<float>(rng.normal());
+    q8_.resize(c.q8 ? static_cast<size_t>(c.M * c.K / kMxGroup) : 0);
+    if (c.q8) quantize_q8(kernels_, x_.data(), c.K, 0, c.M, c.K, q8_.data());
+    scratch_.resize(gemm_scratch_bytes(c.K) * static_cast<size_t>(pool.threads()));
+  }
+
+  void run(const std::byte* data) {
+    // Decode: small chunks, so that a thread whose core is taken delays nobody. Prefill: 16 chunks or more.
+    const int64_t chunk_rows = case_.M > 16 ? 256 : 64;
+    pool_.run((case_.N + chunk_rows - 1) / chunk_rows, [&](int64_t i, int thread) {
+      rows(data, i * chunk_rows, std::min(case_.N, (i + 1) * chunk_rows), thread);
+    });
+  }
+
+ private:
+  void rows(const std::byte* data, int64_t begin, int64_t end, int thread) {
+    const GemmMatrix w{data, case_.format, case_.N, case_.K};
+    std::byte* scratch = scratch_.data() + gemm_scratch_bytes(case_.K) * static_cast<size_t>(thread);
+    if (case_.q8) {
+      gemm_q8(kernels_, w, begin, end, {q8_.data(), nullptr, case_.M}, nullptr, y_.data(), case_.N, scratch);
+    } else {
+      gemm_f32(kernels_, w, begin, end, {x_.data(), case_.K, nullptr, case_.M}, nullptr, y_.data(), case_.N, scratch);
+    }
+  }
+
+  const Case case_;
+  ThreadPool& pool_;
+  const GemmKernels& kernels_ = gemm_kernels(cpu_isa());
+  std::vector<float> x_, y_;
+  std::vector<Q8Group> q8_;
+  std::vector<std::byte> scratch_;
 };
 
 Times time_case(const Case& c, ThreadPool& pool, double seconds) {
-  const GemmKernels& kernels = gemm_kernels(cpu_isa());
-  const int64_t bytes = gemm_matrix_bytes(c.format, c.N, c.K), copies = std::max<int64_t>(2, kRotateBytes / bytes);
+  const int64_t bytes = gemm_matrix_bytes(c.format, c.N, c.K), copies = std::max<int64_t>(3, kRotateBytes / bytes);
   const std::vector<std::byte> weights = random_weights(c, copies);
-  Rng rng(1);
-  std::vector<float> x(static_cast<size_t>(c.M * c.K)), y(static_cast<size_t>(c.M * c.N));
-  for (float& value : x) value = static_cast<float>(rng.normal());
-  std::vector<Q8Group> q8(c.q8 ? static_cast<size_t>(c.M * c.K / kMxGroup) : 0);
-  if (c.q8) quantize_q8(kernels, x.data(), c.K, 0, c.M, c.K, q8.data());
-  const size_t scratch_bytes = gemm_scratch_bytes(c.K);
-  std::vector<std::byte> scratch(scratch_bytes * static_cast<size_t>(pool.threads()));
-  // Decode: small chunks, so that a thread whose core is taken delays nobody. Prefill: 16 chunks or more.
-  const int64_t chunk_rows = std::clamp<int64_t>(c.N / 16 / 64 * 64, 64, c.M > 16 ? 256 : 64);
-  const int64_t chunks = (c.N + chunk_rows - 1) / chunk_rows;
-  const auto run = [&](const std::byte* data) {
-    const GemmMatrix w{data, c.format, c.N, c.K};
-    pool.run(chunks, [&](int64_t i, int thread) {
-      const int64_t begin = i * chunk_rows, end = std::min(c.N, begin + chunk_rows);
-      std::byte* own = scratch.data() + scratch_bytes * static_cast<size_t>(thread);
-      if (c.q8) {
-        gemm_q8(kernels, w, begin, end, {q8.data(), nullptr, c.M}, nullptr, y.data(), c.N, own);
-      } else {
-        gemm_f32(kernels, w, begin, end, {x.data(), c.K, nullptr, c.M}, nullptr, y.data(), c.N, own);
-      }
-    });
-  };
-  std::vector<double> times;
+  Product product(c, pool);
+  Times times;
   const auto start = Clock::now();
-  for (int64_t i = 0; times.size() < 5 || Clock::now() - start < std::chrono::duration<double>(seconds); ++i) {
+  for (int64_t i = 0; i < 7 || Clock::now() - start < std::chrono::duration<double>(seconds); ++i) {
     const auto begin = Clock::now();
-    run(weights.data() + i % copies * bytes);
-    times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    product.run(weights.data() + 2 * i % copies * bytes);
+    times.product.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    times.read.push_back(read_seconds(pool, weights.data() + (2 * i + 1) % copies * bytes, bytes));
+    times.fma.push_back(multiply_add_rate(pool, cpu_isa(), 4000));
   }
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times[0]};
+  for (auto* list : {&times.product, &times.read, &times.fma}) std::sort(list->begin(), list->end());
+  return times;
+}
+
+// Prints one row, and writes it to `csv` unless that is null.
+void report(const Case& c, const std::string& name, const Times& t, std::FILE* csv) {
+  const double ms = median(t.product), best = t.product.front();
+  const double bytes = static_cast<double>(gemm_matrix_bytes(c.format, c.N, c.K));
+  const double operations = 2.0 * static_cast<double>(c.M * c.N * c.K);
+  const double read = 100 * median(t.read) / ms, read_best = 100 * t.read.front() / best;
+  const double fma = 100 * operations / ms / median(t.fma), fma_best = 100 * operations / best / t.fma.back();
+  fmt::print("{:<24} {:>9.3f} {:>9.3f} {:>7.2f} {:>4.0f} ({:>3.0f}) {:>8.1f} {:>4.0f} ({:>3.0f})\n", name, ms * 1e3,
+             best * 1e3, bytes / ms * 1e-9, read, read_best, operations / ms * 1e-9, fma, fma_best);
+  std::fflush(stdout);
+  if (csv == nullptr) return;
+  fmt::print(csv, "{},{},{},{},{},{},{:.4f},{:.4f},{:.3f},{:.1f},{:.1f},{:.2f},{:.1f},{:.1f}\n", isa_name(cpu_isa()),
+             format_name(c.format), c.q8 ? "q8" : "f32", c.M, c.N, c.K, ms * 1e3, best * 1e3, bytes / ms * 1e-9, read,
+             read_best, operations / ms * 1e-9, fma, fma_best);
 }
 
 struct Options {
@@ -128,26 +171,18 @@ Options parse(int argc, char** argv) {
 
 int run(const Options& options) {
   ThreadPool pool;
-  const double bandwidth = measure_read_bandwidth(pool), peak = measure_fma_peak(pool, cpu_isa());
-  const std::string machine = fmt::format("isa {}, threads {}, read {:.1f} GB/s, fma {:.1f} GFLOP/s",
-                                          isa_name(cpu_isa()), pool.threads(), bandwidth * 1e-9, peak * 1e-9);
-  fmt::print("{}\n{:<22} {:>9} {:>9} {:>7} {:>5} {:>8} {:>6}\n", machine, "case", "ms", "best ms", "GB/s", "%bw",
-             "GFLOP/s", "%fma");
+  const std::string machine =
+      fmt::format("isa {}, threads {}, read {:.1f} GB/s, fma {:.1f} GFLOP/s", isa_name(cpu_isa()), pool.threads(),
+                  measure_read_bandwidth(pool) * 1e-9, measure_fma_peak(pool, cpu_isa()) * 1e-9);
+  fmt::print("{}\n{:<24} {:>9} {:>9} {:>7} {:>10} {:>8} {:>10}\n", machine, "case", "ms", "best ms", "GB/s",
+             "% of read", "GFLOP/s", "% of fma");
   std::FILE* csv = options.csv.empty() ? nullptr : std::fopen(options.csv.c_str(), "w");
-  if (csv != nullptr) fmt::print(csv, "# {}\nformat,mode,M,N,K,ms,best_ms,gb_s,bw_pct,gflop_s,fma_pct\n", machine);
+  if (csv != nullptr)
+    fmt::print(csv, "# {}\nisa,format,mode,M,N,K,ms,best_ms,gb_s,read_pct,best_read_pct,gflop_s,fma_pct,best_fma_pct\n",
+               machine);
   for (const Case& c : kCases) {
     const std::string name = fmt::format("{} {} {}x{}x{}", format_name(c.format), c.q8 ? "q8" : "f32", c.M, c.N, c.K);
-    if (name.find(options.filter) == std::string::npos) continue;
-    const Times t = time_case(c, pool, options.seconds);
-    const double bytes_s = static_cast<double>(gemm_matrix_bytes(c.format, c.N, c.K)) / t.median;
-    const double flops = 2.0 * static_cast<double>(c.M * c.N * c.K) / t.median;
-    fmt::print("{:<26} {:>9.3f} {:>9.3f} {:>7.2f} {:>5.0f} {:>8.1f} {:>6.0f}\n", name, t.median * 1e3, t.best * 1e3,
-               bytes_s * 1e-9, bytes_s / bandwidth * 100, flops * 1e-9, flops / peak * 100);
-    std::fflush(stdout);
-    if (csv != nullptr)
-      fmt::print(csv, "{},{},{},{},{},{:.4f},{:.4f},{:.3f},{:.1f},{:.2f},{:.1f}\n", format_name(c.format),
-                 c.q8 ? "q8" : "f32", c.M, c.N, c.K, t.median * 1e3, t.best * 1e3, bytes_s * 1e-9,
-                 bytes_s / bandwidth * 100, flops * 1e-9, flops / peak * 100);
+    if (name.find(options.filter) != std::string::npos) report(c, name, time_case(c, pool, options.seconds), csv);
   }
   if (csv != nullptr) std::fclose(csv);
   return 0;

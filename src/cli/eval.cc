@@ -52,22 +52,22 @@ std::vector<int32_t> read_tokens(const std::string& path) {
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad())
-    throw Error(StatusCode::not_found, "cannot be read; expected a text file", path);
+  if (!file.is_open() || file.bad()) throw Error(StatusCode::not_found, "cannot be read; expected a text file", path);
   return text;
 }
 
 // The whole file is one text. Names of special tokens in it become those tokens, so that documents can be separated.
 std::vector<int32_t> encode_text(const std::string& path, const std::filesystem::path& directory) {
   if (!std::filesystem::exists(directory / "tokenizer.json"))
-    throw Error(StatusCode::not_found, "the model has no tokenizer.json; give token ids with --tokens instead of --text",
-                directory.string());
+    throw Error(StatusCode::not_found,
+                "the model has no tokenizer.json; give token ids with --tokens instead of --text", directory.string());
   return load_tokenizer(directory / "tokenizer.json")->encode(read_text(path));
 }
 
 std::vector<int32_t> load_tokens(const EvalOptions& options, const ModelSource& source, std::string& where) {
   if (options.text.empty() == options.tokens.empty()) fail_argument("give one of --text FILE and --tokens FILE");
-  where = options.tokens == "golden" ? (source.directory / "golden.safetensors").string() : options.text + options.tokens;
+  where =
+      options.tokens == "golden" ? (source.directory / "golden.safetensors").string() : options.text + options.tokens;
   auto tokens = options.text.empty() ? read_tokens(where) : encode_text(where, source.directory);
   if (tokens.size() < 2)
     fail_data(where, "has {} tokens; expected at least 2, one to predict from and one to predict", tokens.size());
@@ -85,8 +85,8 @@ Likelihood measure(LoadedModel& loaded, std::span<const int32_t> tokens, int64_t
   const auto start = std::chrono::steady_clock::now();
   for (; result.windows < windows; ++result.windows) {
     double sum = 0;
-    for (double value : scorer.score(tokens.subspan(static_cast<size_t>(result.windows * window),
-                                                    static_cast<size_t>(window + 1))))
+    for (double value :
+         scorer.score(tokens.subspan(static_cast<size_t>(result.windows * window), static_cast<size_t>(window + 1))))
       sum -= value;
     const double mean = sum / static_cast<double>(window);
     result.sum += mean;
@@ -104,9 +104,10 @@ std::string precision_of(const LoadOptions& load) {
 
 void print_likelihood(const Likelihood& r, const LoadOptions& load, const std::string& device) {
   const double speed = static_cast<double>(r.tokens()) / r.seconds;
-  fmt::print("{} tokens in {} {} of {}: mean NLL {:.5f}, perplexity {:.4f}, standard error {}, {:.2f} s, {:.1f} tokens/s\n",
-             r.tokens(), r.windows, r.windows == 1 ? "window" : "windows", r.targets, r.mean(), std::exp(r.mean()),
-             r.windows > 1 ? fmt::format("{:.5f}", r.standard_error()) : "unknown", r.seconds, speed);
+  fmt::print(
+      "{} tokens in {} {} of {}: mean NLL {:.5f}, perplexity {:.4f}, standard error {}, {:.2f} s, {:.1f} tokens/s\n",
+      r.tokens(), r.windows, r.windows == 1 ? "window" : "windows", r.targets, r.mean(), std::exp(r.mean()),
+      r.windows > 1 ? fmt::format("{:.5f}", r.standard_error()) : "unknown", r.seconds, speed);
   fmt::print("precision {}, device {}", precision_of(load), device);
   if (r.left_out > 0) fmt::print("; {} tokens after the last window were left out", r.left_out);
   fmt::print("\n");
@@ -137,7 +138,7 @@ int run_eval(const EvalOptions& options) {
   const int64_t targets = static_cast<int64_t>(tokens.size()) - 1, window = std::min(options.window, targets);
   const int64_t all = targets / window;
   const int64_t windows = options.max_windows > 0 ? std::min(all, options.max_windows) : all;
-  LoadedModel loaded = load_model(score_limits(options.load, window));
+  LoadedModel loaded = load_model(score_limits(options.load, options.window));
   Likelihood result = measure(loaded, tokens, window, windows, options.load.progress);
   result.left_out = targets - result.tokens();
   const auto print = options.json ? print_json : print_likelihood;

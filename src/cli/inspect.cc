@@ -129,7 +129,7 @@ Report make_report(const ModelSource& source, const BoundGraph& bound) {
   Report report;
   report.weights = weight_rows(bound);
   report.kinds = layer_kinds(bound.graph);
-  const BoundGraph exact = build_graph(source, Backend::cpu, cache_dtype(Backend::cpu, Precision::float32));
+  const BoundGraph exact = build_graph(source, Backend::cpu, DType::f32);
   report.caches = {cache_cost(exact.graph, "float32"), cache_cost(bound.graph, "fast")};
   for (const WeightRow& row : report.weights) {
     report.active += row.read_share * static_cast<double>(row.parameters);
@@ -204,8 +204,9 @@ void print_problems(const char* title, const std::vector<std::string>& names) {
 
 void print_binding(const ModelSource& source, const Binding& binding, const std::string& unchecked) {
   if (!unchecked.empty()) return fmt::print("checkpoint  {}\n", unchecked);
-  fmt::print("checkpoint  {}: {} tensors in {} files, {}\n", binding.complete() ? "complete" : "INCOMPLETE",
+  fmt::print("checkpoint  {}: {} tensors in {} file{}, {}\n", binding.complete() ? "complete" : "INCOMPLETE",
              source.shards->names().size(), source.shards->files().size(),
+             source.shards->files().size() == 1 ? "" : "s",
              human_bytes(static_cast<double>(source.shards->total_bytes())));
   print_problems("missing", binding.missing);
   print_problems("unexpected", binding.unexpected);
@@ -266,7 +267,7 @@ JsonObject report_json(const ModelSource& source, const Report& report) {
 
 int run_inspect(const InspectOptions& options) {
   const ModelSource source = find_model(options.model, true);
-  const BoundGraph bound = build_graph(source, Backend::cpu, cache_dtype(Backend::cpu, Precision::fast));
+  const BoundGraph bound = build_graph(source, Backend::cpu, DType::bf16);
   const Report report = make_report(source, bound);
   const std::string unchecked = unchecked_reason(source, options.model);
   if (options.json) {

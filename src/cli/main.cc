@@ -23,7 +23,9 @@ struct LoadFlags {
     app.add_option("model", engine.model, kModelHelp)->required();
     app.add_option("--device", engine.device, "auto, cpu, or ref (float64 reference, slow)")->capture_default_str();
     app.add_option("--precision", engine.precision,
-                   "fast: int8 inputs of MXFP4 experts, bf16 cache; float32: exact")->capture_default_str();
+                   "fast: int8 inputs of MXFP4 experts; float32: exact")->capture_default_str();
+    app.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "auto (f32), f32, or bf16: half the memory, rounded")
+        ->capture_default_str();
     app.add_option("-t,--threads", engine.threads, "Threads; 0: one per available core")->capture_default_str()
         ->check(CLI::Range(0, 1024));
     app.add_option("--load-format", load_format, "auto, or dummy: random weights, only config.json is read")

@@ -29,10 +29,17 @@ constexpr const char* kTextFiles[] = {"tokenizer.json",
 constexpr const char* kLayerFields[] = {"num_hidden_layers", "num_layers", "n_layer"};
 constexpr const char* kExpertFields[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"};
 
+// Lists of names and of token ids may happen to be as long as the model is deep.
+bool is_per_layer(std::string_view name) {
+  return name != "architectures" && name.find("token") == std::string_view::npos;
+}
+
 // Lists with one entry per layer (layer_types) are cut, or go on as they began.
 void resize_lists(JsonObject& config, int64_t before, int64_t layers) {
   for (auto& member : config) {
-    if (!member.value().is_array() || static_cast<int64_t>(member.value().get_array().size()) != before) continue;
+    if (!is_per_layer(member.key()) || !member.value().is_array() ||
+        static_cast<int64_t>(member.value().get_array().size()) != before)
+      continue;
     const JsonArray old = member.value().get_array();
     JsonArray list;
     for (int64_t i = 0; i < layers; ++i) list.push_back(old[static_cast<size_t>(i % before)]);
@@ -87,8 +94,8 @@ bool is_checkpoint_file(const fs::path& path) {
   return path.extension() == ".safetensors" || path.filename() == kIndexName || path.filename() == "config.json";
 }
 
-// Makes the directory, free of an older checkpoint, which would be mixed up with ours.
-void prepare(const fs::path& out, const fs::path& config_directory, bool force) {
+// The files of an older checkpoint, which would be mixed up with ours. Throws unless they may be removed.
+std::vector<fs::path> older_files(const fs::path& out, const fs::path& config_directory, bool force) {
   if (fs::exists(out) && !fs::is_directory(out))
     fail_argument("{} is a file; expected a directory to write", out.string());
   fs::create_directories(out);
@@ -100,11 +107,12 @@ void prepare(const fs::path& out, const fs::path& config_directory, bool force) 
   if (!old.empty() && !force)
     fail_argument("{} holds a checkpoint already ({}); --force overwrites it", out.string(),
                   old[0].filename().string());
-  for (const fs::path& path : old) fs::remove(path);
+  return old;
 }
 
-void check_space(const fs::path& out, int64_t bytes) {
-  const auto available = static_cast<double>(fs::space(out).available);
+void check_space(const fs::path& out, int64_t bytes, const std::vector<fs::path>& old) {
+  auto available = static_cast<double>(fs::space(out).available);
+  for (const fs::path& path : old) available += static_cast<double>(fs::file_size(path));
   if (static_cast<double>(bytes) <= available) return;
   throw Error(StatusCode::resource_exhausted,
               fmt::format("needs {}; the disk has {} left. --layers and --experts make it smaller",
@@ -133,9 +141,10 @@ int run_synth(const SynthOptions& options) {
   source.model = parse_model(config, original.config_path);
   const BoundGraph bound = build_graph(source, Backend::cpu, DType::bf16);
   const fs::path out = options.out;
-  prepare(out, original.directory, options.force);
   const int64_t bytes = random_checkpoint_bytes(bound.graph);
-  check_space(out, bytes);
+  const std::vector<fs::path> old = older_files(out, original.directory, options.force);
+  check_space(out, bytes, old);
+  for (const fs::path& path : old) fs::remove(path);
   ThreadPool pool;
   SynthResult result;
   {

@@ -14,11 +14,19 @@ Precision parse_precision(const std::string& name) {
   fail_argument("precision \"{}\" is unknown; expected fast or float32", name);
 }
 
+DType parse_cache_dtype(const std::string& name) {
+  if (name == "auto") return DType::none;
+  const auto dtype = parse_dtype(name);
+  if (dtype == DType::f32 || dtype == DType::bf16) return *dtype;
+  fail_argument("key-value cache type \"{}\" is unknown; expected auto, f32 or bf16", name);
+}
+
 LoadOptions load_options(const EngineOptions& options) {
   LoadOptions load;
   load.model = options.model;
   load.backend = parse_backend(options.device);
   load.precision = parse_precision(options.precision);
+  load.cache_dtype = parse_cache_dtype(options.kv_cache_dtype);
   load.threads = options.threads;
   load.dummy_weights = options.dummy_weights;
   load.max_model_len = options.max_model_len;

@@ -8,8 +8,10 @@ namespace moesaic {
 
 LoadOptions load_options(const EngineOptions& options);
 
-// "auto", "cpu" or "ref"; "fast" or "float32". Throw Error(invalid_argument) for anything else.
+// "auto", "cpu" or "ref"; "fast" or "float32". All throw Error(invalid_argument) for anything else.
 Backend parse_backend(const std::string& name);
 Precision parse_precision(const std::string& name);
+// "auto", "f32" or "bf16".
+DType parse_cache_dtype(const std::string& name);
 
 }  // namespace moesaic

@@ -30,8 +30,8 @@ LoadOptions score_limits(LoadOptions options, int64_t targets, int64_t chunk) {
   const Model model = open_model(options.model, false).model;
   const int64_t context = options.max_model_len > 0 ? options.max_model_len : model.max_positions;
   if (targets > context)
-    fail_argument("a window of {} tokens is longer than the context of {} ({}); use a smaller --window", targets, context,
-                  options.max_model_len > 0 ? "--max-model-len" : "max_position_embeddings of config.json");
+    fail_argument("a window of {} tokens is longer than the context of {} ({}); use a smaller --window", targets,
+                  context, options.max_model_len > 0 ? "--max-model-len" : "max_position_embeddings of config.json");
   const int64_t row_bytes = model.vocab * dtype_bytes(activation_dtype(options.backend));
   const int64_t rows = std::clamp<int64_t>(kScoreLogitsBytes / row_bytes, 1, kMaxChunk);
   options.max_sequences = 1;
@@ -53,8 +53,7 @@ std::span<const double> Scorer::score(std::span<const int32_t> tokens) {
   const int64_t targets = static_cast<int64_t>(tokens.size()) - 1, step = std::min(limits.tokens, limits.rows);
   CHECK(targets >= 1 && targets <= loaded_.max_model_len, "{} tokens", targets);
   log_probabilities_.clear();
-  for (int64_t begin = 0; begin < targets; begin += step)
-    score_chunk(tokens, begin, std::min(step, targets - begin));
+  for (int64_t begin = 0; begin < targets; begin += step) score_chunk(tokens, begin, std::min(step, targets - begin));
   return log_probabilities_;
 }
 

@@ -75,9 +75,9 @@ class Line {
     fail_data(fmt::format("graph text, line {}", number_), "expected {} at \"{}\" in \"{}\"", expected, rest_, text_);
   }
   void skip_spaces() { rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size())); }
+  bool at(std::string_view token) { return skip_spaces(), rest_.starts_with(token); }
   bool accept(std::string_view token) {
-    skip_spaces();
-    if (!rest_.starts_with(token)) return false;
+    if (!at(token)) return false;
     rest_.remove_prefix(token.size());
     return true;
   }
@@ -198,8 +198,8 @@ class Parser {
     const auto op = parse_op(line.word(" "));
     if (!op) line.fail("a known op before this");
     std::vector<Value> inputs;
-    while (line.accept("%") || line.accept("@")) {
-      inputs.push_back(operand(line));
+    while (line.at("%") || line.at("@")) {
+      inputs.push_back(value(line, line.word(" ,")));
       if (!line.accept(",")) break;
     }
     const Attrs attrs = parse_attrs(line);
@@ -238,13 +238,6 @@ class Parser {
     } while (line.accept(","));
     line.expect("}");
     return attrs;
-  }
-
-  // The sign was taken already: digits are a value, anything else a weight.
-  Value operand(Line& line) {
-    const std::string name = line.word(" ,");
-    const bool number = name.find_first_not_of("0123456789") == std::string::npos;
-    return value(line, (number ? "%" : "@") + name);
   }
 
   Value value(Line& line, const std::string& name) {

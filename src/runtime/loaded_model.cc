@@ -56,9 +56,9 @@ DType activation_dtype(Backend backend) {
   return backend == Backend::ref ? DType::f64 : DType::f32;
 }
 
-DType cache_dtype(Backend backend, Precision precision) {
-  if (backend == Backend::ref) return DType::f64;
-  return precision == Precision::fast ? DType::bf16 : DType::f32;
+DType cache_dtype(const LoadOptions& options) {
+  if (options.backend == Backend::ref) return DType::f64;
+  return options.cache_dtype == DType::none ? DType::f32 : options.cache_dtype;
 }
 
 BoundGraph build_graph(const ModelSource& source, Backend backend, DType cache) {
@@ -77,7 +77,7 @@ CompileOptions compile_options(const LoadOptions& options, const Model& model, c
   CompileOptions compile;
   compile.device = device;
   compile.precision = options.precision;
-  compile.cache_dtype = cache_dtype(options.backend, options.precision);
+  compile.cache_dtype = cache_dtype(options);
   compile.skip = options.skip_passes;
   const int64_t context = context_length(options, model);
   const int64_t tokens = std::min(std::max(options.prefill_tokens, int64_t{1}), context * options.max_sequences);
@@ -92,7 +92,7 @@ LoadedModel load_model(const LoadOptions& options) {
   LoadedModel loaded;
   ModelSource source = open_model(options.model, !options.dummy_weights);
   const BoundGraph bound =
-      build_graph(source, options.backend, cache_dtype(options.backend, options.precision));
+      build_graph(source, options.backend, cache_dtype(options));
   check_binding(bound.binding, source.directory.string());
   loaded.device = make_cpu_device(options.backend, options.threads);
   loaded.compiled = compile(bound.graph, compile_options(options, source.model, loaded.device->info()));

@@ -16,6 +16,7 @@ struct LoadOptions {
   std::string model;  // directory, config.json, or a name in the Hugging Face cache
   Backend backend = Backend::cpu;
   Precision precision = Precision::fast;
+  DType cache_dtype = DType::none;  // of keys and values: f32 or bf16; none: the default
   int threads = 0;              // 0: one per available core
   bool dummy_weights = false;   // random weights; only config.json is read
   int64_t max_model_len = 0;    // longest sequence in tokens; 0: what the config says, at most kDefaultContext
@@ -47,7 +48,8 @@ struct BoundGraph {
 BoundGraph build_graph(const ModelSource& source, Backend backend, DType cache_dtype);
 
 DType activation_dtype(Backend backend);
-DType cache_dtype(Backend backend, Precision precision);
+// Elements of keys and values: what the options ask for, f32 by default; always f64 on the reference backend.
+DType cache_dtype(const LoadOptions& options);
 // What load_model would compile, without weights: for `explain` and `inspect`.
 CompileOptions compile_options(const LoadOptions& options, const Model& model, const DeviceInfo& device);
 

@@ -35,7 +35,8 @@ Value message_value(const Json& message, jinja::Meter& meter) {
   std::vector<std::pair<Value, Value>> entries;
   for (const auto& item : *object) {
     const bool trusted = item.key() == "role" && is_plain_word(item.value());
-    entries.emplace_back(jinja::make_text(jinja::decode_utf8(item.key(), true)), jinja::from_json(item.value(), !trusted, meter));
+    entries.emplace_back(jinja::make_text(jinja::decode_utf8(item.key(), true)),
+                         jinja::from_json(item.value(), !trusted, meter));
   }
   return jinja::make_dict(std::move(entries), meter, true);
 }
@@ -56,7 +57,8 @@ std::vector<RenderedSegment> split_segments(const Text& text) {
   for (size_t begin = 0; begin < text.size();) {
     size_t end = begin;
     while (end < text.size() && jinja::mark_of(text[end]) == jinja::mark_of(text[begin])) ++end;
-    segments.push_back({jinja::encode_utf8(jinja::TextView(text).substr(begin, end - begin)), jinja::mark_of(text[begin]) != 0});
+    segments.push_back(
+        {jinja::encode_utf8(jinja::TextView(text).substr(begin, end - begin)), jinja::mark_of(text[begin]) != 0});
     begin = end;
   }
   return segments;
@@ -70,7 +72,8 @@ std::optional<std::string> special_token(const JsonObject& config, std::string_v
   return json_string(config, key, where);
 }
 
-std::optional<std::string> configured_template(const JsonObject& config, std::string_view name, const std::string& where) {
+std::optional<std::string> configured_template(const JsonObject& config, std::string_view name,
+                                               const std::string& where) {
   const Json* value = json_find(config, "chat_template");
   if (value == nullptr) return std::nullopt;
   if (!value->is_array()) return json_string(config, "chat_template", where);
@@ -102,9 +105,9 @@ void ChatTemplate::set_special_tokens(std::optional<std::string> bos, std::optio
   eos_token_ = std::move(eos);
 }
 
-Result<std::vector<RenderedSegment>> ChatTemplate::render(const ChatInput& input) const {
+Result<std::vector<RenderedSegment>> ChatTemplate::render(const ChatInput& input, const jinja::Limits& limits) const {
   try {
-    Interpreter in({}, input.now.value_or(std::time(nullptr)));
+    Interpreter in(limits, input.now.value_or(std::time(nullptr)));
     in.define("messages", messages_value(input.messages, in.meter()));
     in.define("tools", jinja::from_json(input.tools, true, in.meter()));
     in.define("documents", jinja::None{});
@@ -128,7 +131,9 @@ std::optional<ChatTemplate> load_chat_template(const std::string& model_dir, std
   } else if (const auto source = configured_template(config, name, config_file)) {
     result = ChatTemplate::parse(*source, config_file);
   }
-  if (result) result->set_special_tokens(special_token(config, "bos_token", config_file), special_token(config, "eos_token", config_file));
+  if (result)
+    result->set_special_tokens(special_token(config, "bos_token", config_file),
+                               special_token(config, "eos_token", config_file));
   return result;
 }
 

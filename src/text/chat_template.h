@@ -41,7 +41,7 @@ class ChatTemplate {
 
   // Segments in order; neighbours differ in `literal`, and none is empty. A template that calls raise_exception, or
   // fails while it runs, gives invalid_argument with its message.
-  Result<std::vector<RenderedSegment>> render(const ChatInput& input) const;
+  Result<std::vector<RenderedSegment>> render(const ChatInput& input, const jinja::Limits& limits = {}) const;
 
   // The tokens that bos_token and eos_token stand for; unset, they are undefined in the template.
   void set_special_tokens(std::optional<std::string> bos, std::optional<std::string> eos);

@@ -38,13 +38,21 @@ void TokenStream::expect(TokenKind kind, std::string_view what) {
 
 std::string TokenStream::describe() const {
   switch (current().kind) {
-    case TokenKind::end: return "the end of the template";
-    case TokenKind::data: return "text";
-    case TokenKind::string: return "a string";
-    case TokenKind::integer: case TokenKind::real: return "a number";
-    case TokenKind::block_end: return "'%}'";
-    case TokenKind::variable_end: return "'}}'";
-    default: return "'" + current().name + "'";
+    case TokenKind::end:
+      return "the end of the template";
+    case TokenKind::data:
+      return "text";
+    case TokenKind::string:
+      return "a string";
+    case TokenKind::integer:
+    case TokenKind::real:
+      return "a number";
+    case TokenKind::block_end:
+      return "'%}'";
+    case TokenKind::variable_end:
+      return "'}}'";
+    default:
+      return "'" + current().name + "'";
   }
 }
 
@@ -103,11 +111,13 @@ ExpressionPtr ExpressionParser::parse_binary(int level) {
       left = join(make(level == -2 ? disjunction : conjunction, line), std::move(left));
     } else {
       const auto& operators = kLevels[level].operators;
-      const bool here = tokens_.is(TokenKind::op) && std::find(operators.begin(), operators.end(), tokens_.current().name) != operators.end();
+      const bool here = tokens_.is(TokenKind::op) &&
+                        std::find(operators.begin(), operators.end(), tokens_.current().name) != operators.end();
       if (!here) return left;
       const std::string op = tokens_.take().name;
       // a ~ b ~ c is one node, so that a long concatenation is not a deep tree.
-      if (op != "~" || left->kind != concat || left->name != "~") left = join(make(op == "~" ? concat : binary, line, op), std::move(left));
+      if (op != "~" || left->kind != concat || left->name != "~")
+        left = join(make(op == "~" ? concat : binary, line, op), std::move(left));
     }
     left = join(std::move(left), operand());
   }
@@ -126,8 +136,10 @@ ExpressionPtr ExpressionParser::parse_comparison() {
   ExpressionPtr first = parse_binary(0);
   ExpressionPtr node = make(comparison, line);
   while (true) {
-    const bool symbol = tokens_.is(TokenKind::op) && std::find(std::begin(kOperators), std::end(kOperators), tokens_.current().name) != std::end(kOperators);
-    const bool not_in = tokens_.is_name("not") && tokens_.ahead().kind == TokenKind::name && tokens_.ahead().name == "in";
+    const bool symbol = tokens_.is(TokenKind::op) && std::find(std::begin(kOperators), std::end(kOperators),
+                                                               tokens_.current().name) != std::end(kOperators);
+    const bool not_in =
+        tokens_.is_name("not") && tokens_.ahead().kind == TokenKind::name && tokens_.ahead().name == "in";
     if (!symbol && !not_in && !tokens_.is_name("in")) break;
     std::string op = tokens_.take().name;
     if (not_in) tokens_.take(), op = "not in";
@@ -222,18 +234,25 @@ ExpressionPtr ExpressionParser::parse_dict() {
 
 ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr node) {
   while (true) {
-    if (tokens_.is_op(".") || tokens_.is_op("[")) node = parse_subscript(std::move(node));
-    else if (tokens_.is_op("(")) node = parse_call(std::move(node));
-    else return node;
+    if (tokens_.is_op(".") || tokens_.is_op("["))
+      node = parse_subscript(std::move(node));
+    else if (tokens_.is_op("("))
+      node = parse_call(std::move(node));
+    else
+      return node;
   }
 }
 
 ExpressionPtr ExpressionParser::parse_filter_chain(ExpressionPtr node) {
   while (true) {
-    if (tokens_.is_op("|")) node = parse_filters(std::move(node));
-    else if (tokens_.is_name("is")) node = parse_test(std::move(node));
-    else if (tokens_.is_op("(")) node = parse_call(std::move(node));
-    else return node;
+    if (tokens_.is_op("|"))
+      node = parse_filters(std::move(node));
+    else if (tokens_.is_name("is"))
+      node = parse_test(std::move(node));
+    else if (tokens_.is_op("("))
+      node = parse_call(std::move(node));
+    else
+      return node;
   }
 }
 
@@ -250,7 +269,11 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr object) {
     return join(std::move(node), std::move(object));
   }
   tokens_.expect_op("[");
-  ExpressionPtr first = tokens_.is_op(":") ? nullptr : parse_expression();
+  ExpressionPtr first;
+  if (tokens_.is_op("]"))
+    first = make(tuple, line);  // jinja2 takes x[] for x[()]
+  else if (!tokens_.is_op(":"))
+    first = parse_expression();
   if (tokens_.is_op(":")) return parse_slice(std::move(object), std::move(first));
   if (tokens_.is_op(",")) {
     first = join(make(tuple, line), std::move(first));
@@ -289,7 +312,8 @@ void ExpressionParser::parse_arguments(Expression& call) {
       call.keywords.emplace_back(std::move(name), parse_expression());
       deepen(*call.keywords.back().second);
     } else {
-      if (call.star || call.star_star || !call.keywords.empty()) tokens_.fail("positional argument after a keyword argument");
+      if (call.star || call.star_star || !call.keywords.empty())
+        tokens_.fail("positional argument after a keyword argument");
       call.children.push_back(parse_expression());
       deepen(*call.children.back());
     }
@@ -331,7 +355,8 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
   const bool negated = tokens_.skip_name("not");
   ExpressionPtr node = join(make(test, line, parse_dotted_name()), std::move(operand));
   if (!has_test(node->name) && optional_depth == 0) throw SyntaxFailure(line, "unknown test '" + node->name + "'");
-  const bool name = tokens_.is(TokenKind::name) && !tokens_.is_name("else") && !tokens_.is_name("or") && !tokens_.is_name("and");
+  const bool name =
+      tokens_.is(TokenKind::name) && !tokens_.is_name("else") && !tokens_.is_name("or") && !tokens_.is_name("and");
   if (tokens_.is_op("(")) {
     parse_arguments(*node);
   } else if (name || tokens_.is(TokenKind::string) || tokens_.is(TokenKind::integer) || tokens_.is(TokenKind::real) ||

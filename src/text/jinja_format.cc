@@ -17,7 +17,9 @@ struct Spec {
   char32_t type = 0;
 };
 
-Text ascii(std::string_view s) { return Text(s.begin(), s.end()); }
+Text ascii(std::string_view s) {
+  return Text(s.begin(), s.end());
+}
 
 size_t read_number(TextView text, size_t& i) {
   size_t value = 0;
@@ -56,8 +58,10 @@ Text place_number(bool negative, std::string digits, const Spec& spec, char32_t 
 Text format_integer(Int value, const Spec& spec, char32_t align) {
   const bool negative = value < 0;
   const auto magnitude = negative ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
-  std::string digits = spec.type == 'x' ? fmt::format("{:x}", magnitude) : spec.type == 'X' ? fmt::format("{:X}", magnitude)
-                       : spec.type == 'o' ? fmt::format("{:o}", magnitude) : spec.type == 'b' ? fmt::format("{:b}", magnitude)
+  std::string digits = spec.type == 'x'   ? fmt::format("{:x}", magnitude)
+                       : spec.type == 'X' ? fmt::format("{:X}", magnitude)
+                       : spec.type == 'o' ? fmt::format("{:o}", magnitude)
+                       : spec.type == 'b' ? fmt::format("{:b}", magnitude)
                                           : fmt::format("{}", magnitude);
   if (spec.precision && digits.size() < *spec.precision) digits.insert(0, *spec.precision - digits.size(), '0');
   if (spec.alternate && spec.type != 'd' && spec.type != 0) digits.insert(0, {'0', static_cast<char>(spec.type)});
@@ -69,12 +73,23 @@ Text format_float(double value, const Spec& spec, char32_t align) {
   const double magnitude = std::abs(value);
   std::string digits;
   switch (spec.type) {
-    case 'e': digits = fmt::format("{:.{}e}", magnitude, precision); break;
-    case 'E': digits = fmt::format("{:.{}E}", magnitude, precision); break;
-    case 'g': digits = fmt::format("{:.{}g}", magnitude, precision == 0 ? 1 : precision); break;
-    case 'G': digits = fmt::format("{:.{}G}", magnitude, precision == 0 ? 1 : precision); break;
-    case '%': digits = fmt::format("{:.{}f}%", magnitude * 100, precision); break;
-    default: digits = fmt::format("{:.{}f}", magnitude, precision);
+    case 'e':
+      digits = fmt::format("{:.{}e}", magnitude, precision);
+      break;
+    case 'E':
+      digits = fmt::format("{:.{}E}", magnitude, precision);
+      break;
+    case 'g':
+      digits = fmt::format("{:.{}g}", magnitude, precision == 0 ? 1 : precision);
+      break;
+    case 'G':
+      digits = fmt::format("{:.{}G}", magnitude, precision == 0 ? 1 : precision);
+      break;
+    case '%':
+      digits = fmt::format("{:.{}f}%", magnitude * 100, precision);
+      break;
+    default:
+      digits = fmt::format("{:.{}f}", magnitude, precision);
   }
   return place_number(std::signbit(value) && !std::isnan(value), std::move(digits), spec, align);
 }
@@ -104,7 +119,10 @@ class PercentFormatter {
       out += piece;
     }
     meter_.text(out.size());
-    const size_t given = tuple_ != nullptr ? tuple_->items.size() : arguments_.dict() != nullptr ? 0 : 1;
+    // Python lets anything with subscripts, except text, go unused.
+    const bool subscripts =
+        arguments_.dict() != nullptr || arguments_.is<Undefined>() || arguments_.sequence() != nullptr;
+    const size_t given = tuple_ != nullptr ? tuple_->items.size() : subscripts ? 0 : 1;
     if (!named_ && used_ < given) fail_render("not all arguments converted during string formatting");
     return out;
   }
@@ -130,12 +148,18 @@ class PercentFormatter {
     Spec spec;
     for (; i < format_.size(); ++i) {
       const char32_t c = code_point(format_[i]);
-      if (c == '-') spec.left = true;
-      else if (c == '0') spec.zero = true;
-      else if (c == ' ') spec.space = true;
-      else if (c == '+') spec.plus = true;
-      else if (c == '#') spec.alternate = true;
-      else break;
+      if (c == '-')
+        spec.left = true;
+      else if (c == '0')
+        spec.zero = true;
+      else if (c == ' ')
+        spec.space = true;
+      else if (c == '+')
+        spec.plus = true;
+      else if (c == '#')
+        spec.alternate = true;
+      else
+        break;
     }
     spec.width = read_number(format_, i);
     if (i < format_.size() && code_point(format_[i]) == '.') spec.precision = read_number(format_, ++i);
@@ -148,16 +172,19 @@ class PercentFormatter {
     const Spec spec = read_spec(i);
     if (spec.type == '%') return U"%";
     const Value& value = named != nullptr ? *named : next();
-    if (spec.type == 's') return format_text(escape_ ? escape_html(to_text(value, meter_)) : to_text(value, meter_), spec, '>');
+    if (spec.type == 's')
+      return format_text(escape_ ? escape_html(to_text(value, meter_)) : to_text(value, meter_), spec, '>');
     if (spec.type == 'r') return format_text(repr(value, meter_), spec, '>');
     require_defined(value);
-    if (!is_number(value)) fail_render("%{} format: a number is required, not {}", encode_utf8(TextView(&spec.type, 1)), type_name(value));
+    if (!is_number(value))
+      fail_render("%{} format: a number is required, not {}", encode_utf8(TextView(&spec.type, 1)), type_name(value));
     return number(value, spec);
   }
   static Text number(const Value& value, Spec spec) {
     const std::u32string_view integers = U"diuxXo", floats = U"fFeEgG";
     if (floats.find(spec.type) != TextView::npos) return format_float(*as_double(value), spec, '>');
-    if (integers.find(spec.type) == TextView::npos) fail_render("unsupported format character '{}'", encode_utf8(TextView(&spec.type, 1)));
+    if (integers.find(spec.type) == TextView::npos)
+      fail_render("unsupported format character '{}'", encode_utf8(TextView(&spec.type, 1)));
     const double* d = value.get<double>();
     if (d != nullptr && !(std::abs(*d) < 1e38)) fail_render("cannot convert this float to an integer");
     if (spec.type == 'i' || spec.type == 'u') spec.type = 'd';
@@ -220,7 +247,8 @@ class BraceFormatter {
     size_t digits = 0;
     const size_t index = name.empty() ? next_++ : read_number(name, digits);
     if (digits == name.size()) {
-      if (index >= arguments_.positional.size()) fail_render("Replacement index {} out of range for positional args tuple", index);
+      if (index >= arguments_.positional.size())
+        fail_render("Replacement index {} out of range for positional args tuple", index);
       return arguments_.positional[index];
     }
     for (const auto& [key, value] : arguments_.keywords)
@@ -232,11 +260,16 @@ class BraceFormatter {
     size_t i = 0;
     const auto at = [&](size_t k) { return k < text.size() ? code_point(text[k]) : 0; };
     const auto is_align = [](char32_t c) { return c == '<' || c == '>' || c == '^'; };
-    if (is_align(at(1))) spec.fill = text[0], spec.align = at(1), i = 2;
-    else if (is_align(at(0))) spec.align = at(0), i = 1;
-    if (at(i) == '+') spec.plus = true, ++i;
-    else if (at(i) == ' ') spec.space = true, ++i;
-    else if (at(i) == '-') ++i;
+    if (is_align(at(1)))
+      spec.fill = text[0], spec.align = at(1), i = 2;
+    else if (is_align(at(0)))
+      spec.align = at(0), i = 1;
+    if (at(i) == '+')
+      spec.plus = true, ++i;
+    else if (at(i) == ' ')
+      spec.space = true, ++i;
+    else if (at(i) == '-')
+      ++i;
     if (at(i) == '#') spec.alternate = true, ++i;
     if (at(i) == '0' && spec.align == 0) spec.zero = true, ++i;
     spec.width = read_number(text, i);
@@ -249,7 +282,8 @@ class BraceFormatter {
   Text apply(const Value& value, TextView spec_text) {
     if (spec_text.empty()) return to_text(value, meter_);
     const Spec spec = read_spec(spec_text);
-    if (value.is<Str>() && (spec.type == 0 || spec.type == 's')) return format_text(*value.text(), spec, spec.align != 0 ? spec.align : U'<');
+    if (value.is<Str>() && (spec.type == 0 || spec.type == 's'))
+      return format_text(*value.text(), spec, spec.align != 0 ? spec.align : U'<');
     const char32_t align = spec.align != 0 ? spec.align : U'>';
     const double* d = value.get<double>();
     if (d != nullptr && spec.type == 0 && !spec.precision) return pad(ascii(float_to_string(*d)), spec, align);

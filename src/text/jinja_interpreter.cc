@@ -10,11 +10,17 @@ namespace {
 
 constexpr std::string_view kGlobals[] = {"range", "dict", "namespace", "raise_exception", "strftime_now"};
 
-Value make_callable(Callable callable) { return std::make_shared<const Callable>(std::move(callable)); }
+Value make_callable(Callable callable) {
+  return std::make_shared<const Callable>(std::move(callable));
+}
 
-bool is_dunder(std::string_view name) { return name.size() > 4 && name.starts_with("__") && name.ends_with("__"); }
+bool is_dunder(std::string_view name) {
+  return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
+}
 
-std::string quoted(const std::string& name) { return "'" + name + "'"; }
+std::string quoted(const std::string& name) {
+  return "'" + name + "'";
+}
 
 // Start and length-limited stop of a Python slice.
 Int clamp_bound(const Value& bound, Int fallback, Int length, Int lowest, Int highest) {
@@ -24,16 +30,24 @@ Int clamp_bound(const Value& bound, Int fallback, Int length, Int lowest, Int hi
   return std::clamp(index, lowest, highest);
 }
 
-std::vector<size_t> slice_indices(size_t size, const Value& start, const Value& stop, const Value& step_value) {
-  const Int length = static_cast<Int>(size), step = step_value.is<None>() ? 1 : require_integer(step_value, "a slice step");
+struct SliceBounds {
+  Int begin, end, stride;
+
+  std::vector<size_t> indices() const {
+    std::vector<size_t> out;
+    for (Int i = begin; stride > 0 ? i < end : i > end; i += stride) out.push_back(static_cast<size_t>(i));
+    return out;
+  }
+};
+
+SliceBounds slice_bounds(size_t size, const Value& start, const Value& stop, const Value& step_value) {
+  const Int length = static_cast<Int>(size),
+            step = step_value.is<None>() ? 1 : require_integer(step_value, "a slice step");
   if (step == 0) fail_render("slice step cannot be zero");
   const Int lowest = step > 0 ? 0 : -1, highest = step > 0 ? length : length - 1;
   const Int begin = clamp_bound(start, step > 0 ? lowest : highest, length, lowest, highest);
   const Int end = clamp_bound(stop, step > 0 ? highest : lowest, length, lowest, highest);
-  const Int stride = std::clamp(step, -length - 1, length + 1);
-  std::vector<size_t> indices;
-  for (Int i = begin; step > 0 ? i < end : i > end; i += stride) indices.push_back(static_cast<size_t>(i));
-  return indices;
+  return {begin, end, std::clamp(step, -length - 1, length + 1)};
 }
 
 std::optional<size_t> element_index(const Value& key, size_t size) {
@@ -54,7 +68,9 @@ Interpreter::~Interpreter() {
   for (const auto& ns : namespaces_) ns->attributes.clear();
 }
 
-void Interpreter::define(const std::string& name, Value value) { frame_->variables[name] = std::move(value); }
+void Interpreter::define(const std::string& name, Value value) {
+  frame_->variables[name] = std::move(value);
+}
 
 Text Interpreter::run(const Body& body) {
   // Globals of the caller stay in their own scope below the template's.
@@ -90,28 +106,44 @@ Value Interpreter::eval(const Expression& e) {
   const DepthGuard guard(meter_);
   meter_.step();
   switch (e.kind) {
-    case ExpressionKind::constant: return e.constant;
-    case ExpressionKind::captured: return captured_;
-    case ExpressionKind::variable: return eval_variable(e);
-    case ExpressionKind::list: case ExpressionKind::tuple: case ExpressionKind::dict: return eval_collection(e);
-    case ExpressionKind::attribute: return get_attribute(eval(*e.children[0]), e.name, e.constant);
+    case ExpressionKind::constant:
+      return e.constant;
+    case ExpressionKind::captured:
+      return captured_;
+    case ExpressionKind::variable:
+      return eval_variable(e);
+    case ExpressionKind::list:
+    case ExpressionKind::tuple:
+    case ExpressionKind::dict:
+      return eval_collection(e);
+    case ExpressionKind::attribute:
+      return get_attribute(eval(*e.children[0]), e.name, e.constant);
     case ExpressionKind::item: {
       const Value object = eval(*e.children[0]);
       return get_item(object, eval(*e.children[1]));
     }
-    case ExpressionKind::slice: return eval_slice(e);
-    case ExpressionKind::call: return eval_call(e);
-    case ExpressionKind::filter: return eval_filter(e);
-    case ExpressionKind::test: return eval_test(e);
-    case ExpressionKind::unary: return negate(eval(*e.children[0]), e.name);
-    case ExpressionKind::negation: return !truth(eval(*e.children[0]));
+    case ExpressionKind::slice:
+      return eval_slice(e);
+    case ExpressionKind::call:
+      return eval_call(e);
+    case ExpressionKind::filter:
+      return eval_filter(e);
+    case ExpressionKind::test:
+      return eval_test(e);
+    case ExpressionKind::unary:
+      return negate(eval(*e.children[0]), e.name);
+    case ExpressionKind::negation:
+      return !truth(eval(*e.children[0]));
     case ExpressionKind::binary: {
       const Value left = eval(*e.children[0]);
       return binary(e.name, left, eval(*e.children[1]), meter_);
     }
-    case ExpressionKind::concat: return eval_concat(e);
-    case ExpressionKind::comparison: return eval_comparison(e);
-    case ExpressionKind::conjunction: case ExpressionKind::disjunction: {
+    case ExpressionKind::concat:
+      return eval_concat(e);
+    case ExpressionKind::comparison:
+      return eval_comparison(e);
+    case ExpressionKind::conjunction:
+    case ExpressionKind::disjunction: {
       Value left = eval(*e.children[0]);
       return truth(left) == (e.kind == ExpressionKind::conjunction) ? eval(*e.children[1]) : left;
     }
@@ -163,9 +195,15 @@ Value Interpreter::eval_slice(const Expression& e) {
   require_defined(object);
   const Text* text = object.text();
   const Sequence* sequence = object.sequence();
-  if (text == nullptr && (sequence == nullptr || is_view(*sequence))) fail_render("'{}' object cannot be sliced", type_name(object));
+  if (text == nullptr && (sequence == nullptr || is_view(*sequence)))
+    fail_render("'{}' object cannot be sliced", type_name(object));
   meter_.step(static_cast<int64_t>(*length_of(object) / 16));
-  const std::vector<size_t> indices = slice_indices(*length_of(object), start, stop, step);
+  const SliceBounds bounds = slice_bounds(*length_of(object), start, stop, step);
+  if (sequence != nullptr && sequence->kind == SequenceKind::range) {
+    const Int first = sequence->start, each = sequence->step;
+    return make_range(first + bounds.begin * each, first + bounds.end * each, each * bounds.stride, meter_);
+  }
+  const std::vector<size_t> indices = bounds.indices();
   if (text != nullptr) {
     Text part;
     for (const size_t i : indices) part += (*text)[i];
@@ -174,7 +212,9 @@ Value Interpreter::eval_slice(const Expression& e) {
   std::vector<Value> items;
   for (const size_t i : indices) items.push_back(sequence->items[i]);
   meter_.items(items.size());
-  return make_sequence(std::move(items), sequence->kind == SequenceKind::list ? SequenceKind::list : SequenceKind::tuple, sequence->input);
+  return make_sequence(std::move(items),
+                       sequence->kind == SequenceKind::list ? SequenceKind::list : SequenceKind::tuple,
+                       sequence->input);
 }
 
 Value Interpreter::eval_collection(const Expression& e) {
@@ -217,7 +257,8 @@ Value Interpreter::eval_call(const Expression& e, const Value* caller) {
   };
   if (callee.kind == ExpressionKind::attribute) {
     const Value object = eval(*callee.children[0]);
-    if (method_kind(object, callee.name) == MethodKind::allowed) return call_method(*this, object, callee.name, arguments());
+    if (method_kind(object, callee.name) == MethodKind::allowed)
+      return call_method(*this, object, callee.name, arguments());
     return call(get_attribute(object, callee.name, callee.constant), arguments());
   }
   const Value function = eval(callee);
@@ -240,9 +281,12 @@ Value Interpreter::call(const Value& callee, Arguments arguments) {
   const auto* callable = callee.get<std::shared_ptr<const Callable>>();
   if (callable == nullptr) fail_render("'{}' object is not callable", type_name(callee));
   switch ((*callable)->kind) {
-    case Callable::Kind::global: return call_global((*callable)->name, std::move(arguments));
-    case Callable::Kind::method: return call_method(*this, (*callable)->self, (*callable)->name, arguments);
-    default: return call_macro(**callable, std::move(arguments));
+    case Callable::Kind::global:
+      return call_global((*callable)->name, std::move(arguments));
+    case Callable::Kind::method:
+      return call_method(*this, (*callable)->self, (*callable)->name, arguments);
+    default:
+      return call_macro(**callable, std::move(arguments));
   }
 }
 
@@ -252,7 +296,8 @@ Value Interpreter::call_global(const std::string& name, Arguments arguments) {
     if (!arguments.keywords.empty()) fail_render("range() takes no keyword arguments");
     const Int first = require_integer(*a[0], "the argument of range()");
     if (a[1] == nullptr) return make_range(0, first, 1, meter_);
-    return make_range(first, require_integer(*a[1], "the end of a range"), integer(a[2], 1, "the step of a range"), meter_);
+    return make_range(first, require_integer(*a[1], "the end of a range"), integer(a[2], 1, "the step of a range"),
+                      meter_);
   }
   if (name == "raise_exception") {
     const std::vector<const Value*> a = bind(arguments, name, {"message"}, 1);
@@ -264,7 +309,8 @@ Value Interpreter::call_global(const std::string& name, Arguments arguments) {
   if (arguments.positional.size() > 1) fail_render("dict expected at most 1 argument");
   if (arguments.positional.size() == 1) {
     const Value& source = arguments.positional[0];
-    if (source.dict() != nullptr) entries = source.dict()->entries;
+    if (source.dict() != nullptr)
+      entries = source.dict()->entries;
     else
       for (const Value& pair : list_of(source)) {
         std::vector<Value> parts = list_of(pair);
@@ -317,7 +363,8 @@ void Interpreter::bind_macro(const Statement& macro, Frame& frame, Arguments arg
   Keywords& keywords = arguments.keywords;
   for (size_t i = 0; i < count; ++i) {
     const Parameter& parameter = macro.parameters[i];
-    const auto keyword = std::find_if(keywords.begin(), keywords.end(), [&](auto& k) { return k.first == parameter.name; });
+    const auto keyword =
+        std::find_if(keywords.begin(), keywords.end(), [&](auto& k) { return k.first == parameter.name; });
     Value& slot = frame.variables[parameter.name];
     if (i < arguments.positional.size()) {
       if (keyword != keywords.end()) fail_render("macro '{}' got two values for '{}'", name, parameter.name);
@@ -335,7 +382,8 @@ void Interpreter::bind_macro(const Statement& macro, Frame& frame, Arguments arg
     frame.variables["caller"] = caller != keywords.end() ? caller->second : make_undefined("No caller defined");
     if (caller != keywords.end()) keywords.erase(caller);
   }
-  if (!keywords.empty() && !macro.takes_kwargs) fail_render("macro '{}' takes no keyword argument '{}'", name, keywords[0].first);
+  if (!keywords.empty() && !macro.takes_kwargs)
+    fail_render("macro '{}' takes no keyword argument '{}'", name, keywords[0].first);
   if (macro.takes_kwargs) {
     std::vector<std::pair<Value, Value>> entries;
     for (auto& [key, value] : keywords) entries.emplace_back(make_text(decode_utf8(key)), std::move(value));
@@ -357,7 +405,9 @@ Value Interpreter::get_attribute(const Value& object, const std::string& name, c
   if (const auto* loop = object.get<std::shared_ptr<Loop>>()) return loop_attribute(**loop, name);
   const MethodKind kind = method_kind(object, name);
   if (kind == MethodKind::forbidden || is_dunder(name))
-    return make_undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe: templates must not change values", name, type_name(object)));
+    return make_undefined(
+        fmt::format("access to attribute '{}' of '{}' object is unsafe: templates must not change values", name,
+                    type_name(object)));
   if (kind == MethodKind::allowed) {
     Callable method;
     method.kind = Callable::Kind::method;
@@ -369,7 +419,8 @@ Value Interpreter::get_attribute(const Value& object, const std::string& name, c
   if (group != nullptr && group->kind == SequenceKind::group && (name == "grouper" || name == "list"))
     return group->items[name == "list"];
   const Value* value = object.dict() != nullptr ? dict_find(*object.dict(), key, meter_) : nullptr;
-  return value != nullptr ? *value : make_undefined(fmt::format("'{}' has no attribute '{}'", describe_type(object), name));
+  return value != nullptr ? *value
+                          : make_undefined(fmt::format("'{}' has no attribute '{}'", describe_type(object), name));
 }
 
 Value Interpreter::get_item(const Value& object, const Value& key) {
@@ -379,7 +430,8 @@ Value Interpreter::get_item(const Value& object, const Value& key) {
     if (value != nullptr) return *value;
   }
   if (const Text* text = object.text())
-    if (const auto i = element_index(key, text->size())) return make_text(Text(1, (*text)[*i]), object.get<Str>()->markup);
+    if (const auto i = element_index(key, text->size()))
+      return make_text(Text(1, (*text)[*i]), object.get<Str>()->markup);
   if (const Sequence* s = object.sequence(); s != nullptr && !is_view(*s))
     if (const auto i = element_index(key, s->items.size())) return s->items[*i];
   if (const Text* name = key.text()) return get_attribute(object, encode_utf8(*name), key);

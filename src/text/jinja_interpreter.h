@@ -30,8 +30,8 @@ struct Loop {
   std::vector<Value> last_changed;
   bool has_changed_before = false;
 
-  bool advance();          // to the next item; false at the end
-  const Value* peek();     // the item after the current one, or null
+  bool advance();       // to the next item; false at the end
+  const Value* peek();  // the item after the current one, or null
   size_t length();
 };
 

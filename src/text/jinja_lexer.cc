@@ -37,7 +37,9 @@ class Lexer {
  private:
   [[noreturn]] void fail(const std::string& message) const { throw SyntaxFailure(line_, message); }
   char32_t at(size_t i) const { return i < source_.size() ? source_[i] : 0; }
-  bool looking_at(size_t i, TextView text) const { return TextView(source_).substr(std::min(i, source_.size())).starts_with(text); }
+  bool looking_at(size_t i, TextView text) const {
+    return TextView(source_).substr(std::min(i, source_.size())).starts_with(text);
+  }
   size_t skip_space(size_t i) const {
     while (i < source_.size() && is_space(source_[i])) ++i;
     return i;
@@ -77,7 +79,9 @@ class Lexer {
 
   void lex_root() {
     size_t tag = pos_;
-    const auto opens = [&](size_t i) { return at(i) == '{' && (at(i + 1) == '%' || at(i + 1) == '{' || at(i + 1) == '#'); };
+    const auto opens = [&](size_t i) {
+      return at(i) == '{' && (at(i + 1) == '%' || at(i + 1) == '{' || at(i + 1) == '#');
+    };
     while (tag < source_.size() && !opens(tag)) ++tag;
     if (tag == source_.size()) {
       emit(TokenKind::data).text = source_.substr(pos_);
@@ -104,9 +108,12 @@ class Lexer {
     size_t i = skip_space(inside);
     if (!looking_at(i, U"raw")) return false;
     i = skip_space(i + 3);
-    if (looking_at(i, U"-%}")) i = skip_space(i + 3);
-    else if (looking_at(i, U"%}")) i += 2;
-    else return false;
+    if (looking_at(i, U"-%}"))
+      i = skip_space(i + 3);
+    else if (looking_at(i, U"%}"))
+      i += 2;
+    else
+      return false;
     const int begin_line = line_;
     advance(i);
     for (size_t tag = i; tag < source_.size(); ++tag) {
@@ -134,11 +141,16 @@ class Lexer {
         return advance(pos_ + length);
       }
       const char32_t c = source_[pos_];
-      if (is_space(c)) advance(skip_space(pos_));
-      else if (c >= '0' && c <= '9') lex_number();
-      else if (is_identifier_start(c)) lex_name();
-      else if (c == '"' || c == '\'') lex_string(c);
-      else lex_operator(open);
+      if (is_space(c))
+        advance(skip_space(pos_));
+      else if (c >= '0' && c <= '9')
+        lex_number();
+      else if (is_identifier_start(c))
+        lex_name();
+      else if (c == '"' || c == '\'')
+        lex_string(c);
+      else
+        lex_operator(open);
     }
     line_ = begin_line;
     fail("this tag is not closed");
@@ -167,8 +179,10 @@ class Lexer {
       const size_t exponent = end + 1 + (at(end + 1) == '+' || at(end + 1) == '-');
       if ((at(end) | 0x20) == 'e' && is_ascii_digit(exponent)) real = true, end = digits(exponent, 10);
     }
-    if (real) lex_real(end);
-    else lex_integer();
+    if (real)
+      lex_real(end);
+    else
+      lex_integer();
   }
   void lex_real(size_t end) {
     std::string text;
@@ -188,7 +202,8 @@ class Lexer {
     Int value = 0;
     for (size_t i = begin; i < end; ++i) {
       if (source_[i] == '_') continue;
-      if (__builtin_mul_overflow(value, Int{base}, &value) || __builtin_add_overflow(value, Int{digit_value(source_[i])}, &value))
+      if (__builtin_mul_overflow(value, Int{base}, &value) ||
+          __builtin_add_overflow(value, Int{digit_value(source_[i])}, &value))
         fail("integer literal out of range");
     }
     emit(TokenKind::integer).number = value;
@@ -206,8 +221,10 @@ class Lexer {
   Text unescape(TextView text) const {
     Text out;
     for (size_t i = 0; i < text.size();) {
-      if (text[i] != '\\') out += text[i++];
-      else i = unescape_one(text, i + 1, out);
+      if (text[i] != '\\')
+        out += text[i++];
+      else
+        i = unescape_one(text, i + 1, out);
     }
     return out;
   }
@@ -220,7 +237,8 @@ class Lexer {
     if (c >= '0' && c <= '7') {
       char32_t value = 0;
       size_t end = i;
-      for (; end < std::min(i + 3, text.size()) && text[end] >= '0' && text[end] <= '7'; ++end) value = value * 8 + (text[end] - '0');
+      for (; end < std::min(i + 3, text.size()) && text[end] >= '0' && text[end] <= '7'; ++end)
+        value = value * 8 + (text[end] - '0');
       return out += value, end;
     }
     const size_t length = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
@@ -238,8 +256,10 @@ class Lexer {
   void lex_operator(std::vector<char32_t>& open) {
     static constexpr std::string_view kLong[] = {"//", "**", "==", "!=", ">=", "<="};
     const char32_t c = source_[pos_], next = at(pos_ + 1);
-    std::string name = c < 0x80 && std::string_view("+-/*%~[](){}<>=.:|,;").find(static_cast<char>(c)) != std::string_view::npos
-                           ? std::string(1, static_cast<char>(c)) : "";
+    std::string name =
+        c < 0x80 && std::string_view("+-/*%~[](){}<>=.:|,;").find(static_cast<char>(c)) != std::string_view::npos
+            ? std::string(1, static_cast<char>(c))
+            : "";
     for (const std::string_view two : kLong)
       if (c == static_cast<char32_t>(two[0]) && next == static_cast<char32_t>(two[1])) name = two;
     if (name.empty()) fail("unexpected character '" + encode_utf8(TextView(&c, 1)) + "'");
@@ -261,6 +281,8 @@ class Lexer {
 
 }  // namespace
 
-std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(); }
+std::vector<Token> tokenize(std::string_view source) {
+  return Lexer(source).run();
+}
 
 }  // namespace moesaic::jinja

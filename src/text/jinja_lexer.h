@@ -9,7 +9,19 @@
 
 namespace moesaic::jinja {
 
-enum class TokenKind { data, block_begin, block_end, variable_begin, variable_end, name, string, integer, real, op, end };
+enum class TokenKind {
+  data,
+  block_begin,
+  block_end,
+  variable_begin,
+  variable_end,
+  name,
+  string,
+  integer,
+  real,
+  op,
+  end
+};
 
 struct Token {
   TokenKind kind = TokenKind::end;
@@ -22,8 +34,7 @@ struct Token {
 // A template that cannot be read: line and reason, without the template's name.
 class SyntaxFailure : public std::runtime_error {
  public:
-  SyntaxFailure(int line, const std::string& message)
-      : std::runtime_error(fmt::format("line {}: {}", line, message)) {}
+  SyntaxFailure(int line, const std::string& message) : std::runtime_error(fmt::format("line {}: {}", line, message)) {}
 };
 
 // Throws SyntaxFailure. The last token is `end`.

@@ -36,7 +36,9 @@ class AttributePath {
  private:
   static Value part(TextView text) {
     Int number = 0;
-    const bool digits = !text.empty() && text.size() < 18 && std::all_of(text.begin(), text.end(), [](char32_t c) { return code_point(c) >= '0' && code_point(c) <= '9'; });
+    const bool digits = !text.empty() && text.size() < 18 && std::all_of(text.begin(), text.end(), [](char32_t c) {
+      return code_point(c) >= '0' && code_point(c) <= '9';
+    });
     if (!digits) return make_text(Text(text));
     for (const char32_t c : text) number = number * 10 + static_cast<Int>(code_point(c) - '0');
     return number;
@@ -52,10 +54,9 @@ Value sort_key(Interpreter& in, const Value& value, bool case_sensitive) {
   return in.text_value(to_lower(*value.text()));
 }
 
-std::vector<Value> sorted(Interpreter& in, const std::vector<Value>& items, const std::vector<Value>& keys, bool reverse) {
-  std::vector<size_t> order_of(items.size());
-  for (size_t i = 0; i < items.size(); ++i) order_of[i] = i;
-  std::stable_sort(order_of.begin(), order_of.end(), [&](size_t a, size_t b) {
+std::vector<Value> sorted(Interpreter& in, const std::vector<Value>& items, const std::vector<Value>& keys,
+                          bool reverse) {
+  const std::vector<size_t> order_of = stable_order(items.size(), [&](size_t a, size_t b) {
     return reverse ? order(keys[b], keys[a], in.meter()) < 0 : order(keys[a], keys[b], in.meter()) < 0;
   });
   std::vector<Value> out;
@@ -176,8 +177,10 @@ Value dict_sort(Interpreter& in, const Value& v, const Arguments& arguments) {
 Value sort(Interpreter& in, const Value& v, const Arguments& arguments) {
   const std::vector<const Value*> a = bind(arguments, "sort", {"reverse", "case_sensitive", "attribute"});
   std::vector<Value> names;
-  if (a[2] != nullptr && a[2]->text() != nullptr) names = in.list_of(call_method(in, *a[2], "split", Arguments{{make_text(U",")}, {}}));
-  else if (a[2] != nullptr) names.push_back(*a[2]);
+  if (a[2] != nullptr && a[2]->text() != nullptr)
+    names = in.list_of(call_method(in, *a[2], "split", Arguments{{make_text(U",")}, {}}));
+  else if (a[2] != nullptr)
+    names.push_back(*a[2]);
   const std::vector<Value> all = in.list_of(v);
   std::vector<Value> keys;
   for (const Value& item : all) {
@@ -255,7 +258,8 @@ Value slice(Interpreter& in, const Value& v, const Arguments& arguments) {
   std::vector<Value> out;
   for (size_t i = 0, begin = 0; i < count; ++i) {
     const size_t size = each + (i < longer);
-    std::vector<Value> part(all.begin() + static_cast<ptrdiff_t>(begin), all.begin() + static_cast<ptrdiff_t>(begin + size));
+    std::vector<Value> part(all.begin() + static_cast<ptrdiff_t>(begin),
+                            all.begin() + static_cast<ptrdiff_t>(begin + size));
     if (a[1] != nullptr && !a[1]->is<None>() && i >= longer) part.push_back(*a[1]);
     out.push_back(in.list_value(std::move(part)));
     begin += size;
@@ -296,16 +300,31 @@ Value attr(Interpreter& in, const Value& v, const Arguments& arguments) {
 }
 
 const FilterEntry kFilters[] = {
-    {"length", length}, {"count", length}, {"default", default_value}, {"d", default_value}, {"join", join},
-    {"items", items}, {"first", first}, {"last", last}, {"list", list}, {"reverse", reverse}, {"map", map},
+    {"length", length},
+    {"count", length},
+    {"default", default_value},
+    {"d", default_value},
+    {"join", join},
+    {"items", items},
+    {"first", first},
+    {"last", last},
+    {"list", list},
+    {"reverse", reverse},
+    {"map", map},
     {"select", [](Interpreter& in, const Value& v, const Arguments& a) { return choose(in, v, a, true, false); }},
     {"reject", [](Interpreter& in, const Value& v, const Arguments& a) { return choose(in, v, a, false, false); }},
     {"selectattr", [](Interpreter& in, const Value& v, const Arguments& a) { return choose(in, v, a, true, true); }},
     {"rejectattr", [](Interpreter& in, const Value& v, const Arguments& a) { return choose(in, v, a, false, true); }},
-    {"dictsort", dict_sort}, {"sort", sort}, {"unique", unique}, {"sum", sum}, {"batch", batch}, {"slice", slice},
+    {"dictsort", dict_sort},
+    {"sort", sort},
+    {"unique", unique},
+    {"sum", sum},
+    {"batch", batch},
+    {"slice", slice},
     {"min", [](Interpreter& in, const Value& v, const Arguments& a) { return extreme(in, v, a, -1); }},
     {"max", [](Interpreter& in, const Value& v, const Arguments& a) { return extreme(in, v, a, 1); }},
-    {"groupby", group_by}, {"attr", attr}};
+    {"groupby", group_by},
+    {"attr", attr}};
 
 const FilterEntry* find_filter(std::string_view name) {
   const FilterEntry* entry = find_list_filter(name);
@@ -320,7 +339,9 @@ const FilterEntry* find_list_filter(std::string_view name) {
   return nullptr;
 }
 
-bool has_filter(std::string_view name) { return find_filter(name) != nullptr; }
+bool has_filter(std::string_view name) {
+  return find_filter(name) != nullptr;
+}
 
 Value call_filter(Interpreter& in, std::string_view name, const Value& operand, const Arguments& arguments) {
   const FilterEntry* entry = find_filter(name);

@@ -30,11 +30,16 @@ Value call_dict_method(Interpreter& in, const Value& self, std::string_view name
   in.meter().items(dict.entries.size());
   std::vector<Value> items;
   for (const auto& [key, value] : dict.entries) {
-    if (name == "keys") items.push_back(key);
-    else if (name == "values") items.push_back(value);
-    else items.push_back(make_sequence({key, value}, SequenceKind::tuple, dict.input));
+    if (name == "keys")
+      items.push_back(key);
+    else if (name == "values")
+      items.push_back(value);
+    else
+      items.push_back(make_sequence({key, value}, SequenceKind::tuple, dict.input));
   }
-  const SequenceKind kind = name == "keys" ? SequenceKind::keys : name == "values" ? SequenceKind::values : SequenceKind::items;
+  const SequenceKind kind = name == "keys"     ? SequenceKind::keys
+                            : name == "values" ? SequenceKind::values
+                                               : SequenceKind::items;
   return make_sequence(std::move(items), kind, dict.input);
 }
 
@@ -85,7 +90,9 @@ std::vector<const Value*> bind(const Arguments& arguments, std::string_view func
   return bound;
 }
 
-bool flag(const Value* value, bool fallback) { return value != nullptr ? truth(*value) : fallback; }
+bool flag(const Value* value, bool fallback) {
+  return value != nullptr ? truth(*value) : fallback;
+}
 
 Int integer(const Value* value, Int fallback, std::string_view what) {
   return value != nullptr ? require_integer(*value, what) : fallback;
@@ -100,8 +107,11 @@ const Text& text_argument(const Value& value, std::string_view what) {
 MethodKind method_kind(const Value& object, std::string_view name) {
   if (object.is<Str>()) return has_text_method(name) ? MethodKind::allowed : MethodKind::none;
   if (object.is<DictPtr>())
-    return has(kDictMethods, name) ? MethodKind::allowed : has(kDictChanges, name) ? MethodKind::forbidden : MethodKind::none;
-  if (object.is<std::shared_ptr<Loop>>()) return name == "cycle" || name == "changed" ? MethodKind::allowed : MethodKind::none;
+    return has(kDictMethods, name)   ? MethodKind::allowed
+           : has(kDictChanges, name) ? MethodKind::forbidden
+                                     : MethodKind::none;
+  if (object.is<std::shared_ptr<Loop>>())
+    return name == "cycle" || name == "changed" ? MethodKind::allowed : MethodKind::none;
   const Sequence* s = object.sequence();
   if (s == nullptr) return MethodKind::none;
   if (s->kind == SequenceKind::list) {
@@ -109,7 +119,8 @@ MethodKind method_kind(const Value& object, std::string_view name) {
     if (has(kListChanges, name) || name == "pop" || name == "clear") return MethodKind::forbidden;
     return has(kListMethods, name) ? MethodKind::allowed : MethodKind::none;
   }
-  const bool ordered = s->kind == SequenceKind::tuple || s->kind == SequenceKind::group || s->kind == SequenceKind::range;
+  const bool ordered =
+      s->kind == SequenceKind::tuple || s->kind == SequenceKind::group || s->kind == SequenceKind::range;
   return ordered && (name == "index" || name == "count") ? MethodKind::allowed : MethodKind::none;
 }
 

@@ -6,7 +6,9 @@
 namespace moesaic::jinja {
 namespace {
 
-[[noreturn]] void fail_overflow() { fail_render("an integer became larger than 127 bits"); }
+[[noreturn]] void fail_overflow() {
+  fail_render("an integer became larger than 127 bits");
+}
 
 [[noreturn]] void fail_operands(std::string_view op, const Value& a, const Value& b) {
   fail_render("unsupported operand type(s) for {}: '{}' and '{}'", op, type_name(a), type_name(b));
@@ -57,7 +59,8 @@ double floor_divide(double a, double b) {
 
 double power(double a, double b) {
   if (a == 0 && b < 0) fail_render("0.0 cannot be raised to a negative power");
-  if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b)) fail_render("a negative number has no real power {}", b);
+  if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b))
+    fail_render("a negative number has no real power {}", b);
   const double result = std::pow(a, b);
   if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) fail_render("the result of ** is too large");
   return result;
@@ -101,7 +104,8 @@ Value join_texts(const Str& a, const Str& b, Meter& meter) {
 
 bool is_list_or_tuple(const Value& value) {
   const Sequence* s = value.sequence();
-  return s != nullptr && (s->kind == SequenceKind::list || s->kind == SequenceKind::tuple || s->kind == SequenceKind::group);
+  return s != nullptr &&
+         (s->kind == SequenceKind::list || s->kind == SequenceKind::tuple || s->kind == SequenceKind::group);
 }
 
 Value join_lists(const Value& a, const Value& b, Meter& meter) {

@@ -9,9 +9,7 @@ class Parser {
  public:
   explicit Parser(std::string_view source) : tokens_(tokenize(source)), expressions_(tokens_) {}
 
-  Body run() {
-    return parse_body({}, "", 1);
-  }
+  Body run() { return parse_body({}, "", 1); }
 
  private:
   using Names = std::initializer_list<std::string_view>;
@@ -36,7 +34,8 @@ class Parser {
         tokens_.expect(TokenKind::block_end, "'%}'");
       }
     }
-    if (ends.size() > 0) throw SyntaxFailure(line, fmt::format("this {} block has no {{% {} %}}", opener, *(ends.end() - 1)));
+    if (ends.size() > 0)
+      throw SyntaxFailure(line, fmt::format("this {} block has no {{% {} %}}", opener, *(ends.end() - 1)));
     return body;
   }
 
@@ -82,7 +81,8 @@ class Parser {
 
   Target parse_target(std::string_view stop, bool with_attribute) {
     const Token& token = tokens_.current();
-    if (with_attribute && token.kind == TokenKind::name && tokens_.ahead().kind == TokenKind::op && tokens_.ahead().name == ".") {
+    if (with_attribute && token.kind == TokenKind::name && tokens_.ahead().kind == TokenKind::op &&
+        tokens_.ahead().name == ".") {
       Target target;
       target.name = tokens_.take().name;
       tokens_.take();
@@ -110,7 +110,8 @@ class Parser {
     Target target;
     target.name = e.name;
     target.unpacks = e.kind == ExpressionKind::tuple || e.kind == ExpressionKind::list;
-    if (!target.unpacks && e.kind != ExpressionKind::variable) throw SyntaxFailure(e.line, "cannot assign to this expression");
+    if (!target.unpacks && e.kind != ExpressionKind::variable)
+      throw SyntaxFailure(e.line, "cannot assign to this expression");
     for (const ExpressionPtr& item : e.children) target.items.push_back(to_target(*item));
     return target;
   }
@@ -135,8 +136,10 @@ class Parser {
       Branch branch;
       if (tag == "endif") break;
       if (tag != "else") branch.condition = expressions_.parse_tuple(false);
-      if (tag == "else") branch.body = parse_block({"endif"}, "if");
-      else branch.body = parse_block({"elif", "else", "endif"}, "if");
+      if (tag == "else")
+        branch.body = parse_block({"endif"}, "if");
+      else
+        branch.body = parse_block({"elif", "else", "endif"}, "if");
       statement.branches.push_back(std::move(branch));
       if (tag == "else") break;
     }
@@ -151,7 +154,8 @@ class Parser {
       return;
     }
     set.kind = StatementKind::set_block;
-    set.values.push_back(tokens_.skip_op("|") ? expressions_.parse_filters(expressions_.parse_one_filter(nullptr)) : nullptr);
+    set.values.push_back(tokens_.skip_op("|") ? expressions_.parse_filters(expressions_.parse_one_filter(nullptr))
+                                              : nullptr);
     set.body = parse_block({"endset"}, "set");
   }
 
@@ -160,8 +164,10 @@ class Parser {
     while (!tokens_.is_op(")")) {
       Parameter parameter;
       parameter.name = tokens_.expect_name();
-      if (tokens_.skip_op("=")) parameter.fallback = expressions_.parse_expression();
-      else if (!macro.parameters.empty() && macro.parameters.back().fallback) tokens_.fail("a parameter without a default follows one with a default");
+      if (tokens_.skip_op("="))
+        parameter.fallback = expressions_.parse_expression();
+      else if (!macro.parameters.empty() && macro.parameters.back().fallback)
+        tokens_.fail("a parameter without a default follows one with a default");
       for (const Parameter& p : macro.parameters)
         if (p.name == parameter.name) tokens_.fail("parameter '" + p.name + "' is repeated");
       macro.parameters.push_back(std::move(parameter));
@@ -237,6 +243,8 @@ class Parser {
 
 }  // namespace
 
-Body parse(std::string_view source) { return Parser(source).run(); }
+Body parse(std::string_view source) {
+  return Parser(source).run();
+}
 
 }  // namespace moesaic::jinja

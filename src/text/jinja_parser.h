@@ -44,8 +44,8 @@ class ExpressionParser {
   // Expressions up to the end of the tag or the name `stop`; a comma makes them a tuple.
   ExpressionPtr parse_tuple(bool conditional = true, std::string_view stop = {}, bool parenthesised = false);
   ExpressionPtr parse_primary();
-  ExpressionPtr parse_filters(ExpressionPtr operand);      // | a | b(1)
-  ExpressionPtr parse_one_filter(ExpressionPtr operand);   // a(1), without the bar
+  ExpressionPtr parse_filters(ExpressionPtr operand);     // | a | b(1)
+  ExpressionPtr parse_one_filter(ExpressionPtr operand);  // a(1), without the bar
 
   // Names read since the matching push; tells which special names a macro uses.
   void push_names() { names_.emplace_back(); }

@@ -1,13 +1,14 @@
 // str(), repr() and json.dumps() of template values.
-#include <algorithm>
 #include <cmath>
 
-#include "text/jinja_value.h"
+#include "text/jinja_operators.h"
 
 namespace moesaic::jinja {
 namespace {
 
-const char* bool_name(bool b) { return b ? "True" : "False"; }
+const char* bool_name(bool b) {
+  return b ? "True" : "False";
+}
 
 void append(Text& out, std::string_view ascii, bool input) {
   for (const char c : ascii) out += static_cast<char32_t>(static_cast<unsigned char>(c)) | (input ? kInputMark : 0);
@@ -101,7 +102,8 @@ class JsonPrinter {
     if (const Text* t = value.text()) return write_text(*t);
     if (const Dict* d = value.dict()) return write_dict(*d, level);
     const Sequence* s = value.sequence();
-    if (s != nullptr && (s->kind == SequenceKind::list || s->kind == SequenceKind::tuple || s->kind == SequenceKind::group))
+    if (s != nullptr &&
+        (s->kind == SequenceKind::list || s->kind == SequenceKind::tuple || s->kind == SequenceKind::group))
       return write_list(*s, level);
     append(out, scalar(value), input);
   }
@@ -127,13 +129,17 @@ class JsonPrinter {
     const bool input = mark_of(c) != 0;
     static constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
     const size_t at = p < 0x80 ? kFrom.find(static_cast<char>(p)) : std::string_view::npos;
-    if (at != std::string_view::npos) append(out, {'\\', kTo[at]}, input);
+    if (at != std::string_view::npos)
+      append(out, {'\\', kTo[at]}, input);
     else if (p < 0x20 || (style_.ensure_ascii && p >= 0x7F && p < 0x10000))
       append(out, fmt::format("\\u{:04x}", static_cast<uint32_t>(p)), input);
     else if (style_.ensure_ascii && p >= 0x10000)
-      append(out, fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((static_cast<uint32_t>(p) - 0x10000) >> 10),
-                              0xDC00 + (static_cast<uint32_t>(p) & 0x3FF)), input);
-    else out += c;
+      append(out,
+             fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((static_cast<uint32_t>(p) - 0x10000) >> 10),
+                         0xDC00 + (static_cast<uint32_t>(p) & 0x3FF)),
+             input);
+    else
+      out += c;
   }
   void append(Text& to, std::initializer_list<char> chars, bool input) {
     jinja::append(to, std::string_view(chars.begin(), chars.size()), input);
@@ -160,15 +166,18 @@ class JsonPrinter {
   }
   void write_key(const Value& key, bool input) {
     if (const Text* t = key.text()) return write_text(*t);
-    if (!is_number(key) && !key.is<None>()) fail_render("keys must be str, int, float, bool or None, not {}", type_name(key));
+    if (!is_number(key) && !key.is<None>())
+      fail_render("keys must be str, int, float, bool or None, not {}", type_name(key));
     append(out, "\"" + scalar(key) + "\"", input);
   }
   void write_dict(const Dict& d, size_t level) {
     std::vector<const std::pair<Value, Value>*> entries;
+    const auto by_key = [&](size_t a, size_t b) { return order(d.entries[a].first, d.entries[b].first, meter_) < 0; };
     for (const auto& entry : d.entries) entries.push_back(&entry);
-    if (style_.sort_keys)
-      std::stable_sort(entries.begin(), entries.end(),
-                       [&](auto* a, auto* b) { return order(a->first, b->first, meter_) < 0; });
+    if (style_.sort_keys) {
+      const std::vector<size_t> sorted = stable_order(entries.size(), by_key);
+      for (size_t i = 0; i < sorted.size(); ++i) entries[i] = &d.entries[sorted[i]];
+    }
     append(out, "{", d.input);
     for (size_t i = 0; i < entries.size(); ++i) {
       if (i > 0) append_marked(style_.item_separator, d.input);
@@ -187,7 +196,9 @@ class JsonPrinter {
 
 }  // namespace
 
-std::string int_to_string(Int value) { return fmt::format("{}", value); }
+std::string int_to_string(Int value) {
+  return fmt::format("{}", value);
+}
 
 std::string float_to_string(double value) {
   if (std::isnan(value)) return "nan";

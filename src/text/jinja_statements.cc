@@ -85,18 +85,36 @@ Interpreter::Flow Interpreter::exec(const Statement& s) try {
   const DepthGuard guard(meter_);
   meter_.step();
   switch (s.kind) {
-    case StatementKind::text: write(s.text); break;
-    case StatementKind::output: write(to_text(eval(*s.values[0]), meter_)); break;
-    case StatementKind::branch: return exec_branch(s);
-    case StatementKind::loop: return exec_loop(s);
-    case StatementKind::set: assign(s.targets[0], eval(*s.values[0])); break;
-    case StatementKind::set_block: exec_set_block(s); break;
-    case StatementKind::macro: exec_macro(s); break;
-    case StatementKind::call: exec_call(s); break;
-    case StatementKind::filter: return exec_filter(s);
-    case StatementKind::with: return exec_with(s);
-    case StatementKind::leave: return Flow::leave;
-    case StatementKind::next: return Flow::next;
+    case StatementKind::text:
+      write(s.text);
+      break;
+    case StatementKind::output:
+      write(to_text(eval(*s.values[0]), meter_));
+      break;
+    case StatementKind::branch:
+      return exec_branch(s);
+    case StatementKind::loop:
+      return exec_loop(s);
+    case StatementKind::set:
+      assign(s.targets[0], eval(*s.values[0]));
+      break;
+    case StatementKind::set_block:
+      exec_set_block(s);
+      break;
+    case StatementKind::macro:
+      exec_macro(s);
+      break;
+    case StatementKind::call:
+      exec_call(s);
+      break;
+    case StatementKind::filter:
+      return exec_filter(s);
+    case StatementKind::with:
+      return exec_with(s);
+    case StatementKind::leave:
+      return Flow::leave;
+    case StatementKind::next:
+      return Flow::next;
     case StatementKind::generation: {
       Text text;
       capture(s.body, text);
@@ -132,13 +150,14 @@ std::function<std::optional<Value>()> Interpreter::source_of(const Value& iterab
   return [iterable, size = *length, i = size_t{0}]() mutable -> std::optional<Value> {
     if (i == size) return std::nullopt;
     const size_t at = i++;
-    if (const Text* text = iterable.text()) return make_text(Text(1, (*text)[at]), iterable.get<Str>()->markup);
+    if (const Text* text = iterable.text()) return make_text(Text(1, (*text)[at]));
     return iterable.dict() != nullptr ? iterable.dict()->entries[at].first : iterable.sequence()->items[at];
   };
 }
 
 // The next item for which the loop's condition holds; the condition sees the loop's target only.
-std::optional<Value> Interpreter::next_matching(const Statement& s, const std::function<std::optional<Value>()>& source) {
+std::optional<Value> Interpreter::next_matching(const Statement& s,
+                                                const std::function<std::optional<Value>()>& source) {
   while (std::optional<Value> item = source()) {
     meter_.step();
     if (s.condition == nullptr) return item;

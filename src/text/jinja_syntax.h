@@ -13,17 +13,34 @@ struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
 
 enum class ExpressionKind {
-  constant, variable, list, tuple, dict, attribute, item, slice, call, filter, test, unary, negation, binary,
-  concat, comparison, conjunction, disjunction, conditional,
+  constant,
+  variable,
+  list,
+  tuple,
+  dict,
+  attribute,
+  item,
+  slice,
+  call,
+  filter,
+  test,
+  unary,
+  negation,
+  binary,
+  concat,
+  comparison,
+  conjunction,
+  disjunction,
+  conditional,
   captured,  // the text of the block that a filter is applied to
 };
 
 struct Expression {
   ExpressionKind kind = ExpressionKind::constant;
   int line = 0;
-  int depth = 1;        // of the tree below
-  Value constant;       // constant; the key of an attribute
-  std::string name;     // variable, attribute, filter, test; operator of unary and binary
+  int depth = 1;     // of the tree below
+  Value constant;    // constant; the key of an attribute
+  std::string name;  // variable, attribute, filter, test; operator of unary and binary
   // Operands in source order. attribute, item, slice, call, filter, test: the object first, then subscripts or
   // positional arguments. dict: key, value, key, value. conditional: condition, value, other value or null.
   std::vector<ExpressionPtr> children;
@@ -34,12 +51,26 @@ struct Expression {
 
 struct Target {
   std::string name;
-  std::string attribute;      // set ns.attribute = ...
+  std::string attribute;  // set ns.attribute = ...
   bool unpacks = false;
   std::vector<Target> items;  // when it unpacks
 };
 
-enum class StatementKind { text, output, branch, loop, set, set_block, macro, call, filter, generation, with, leave, next };
+enum class StatementKind {
+  text,
+  output,
+  branch,
+  loop,
+  set,
+  set_block,
+  macro,
+  call,
+  filter,
+  generation,
+  with,
+  leave,
+  next
+};
 
 struct Statement;
 using Body = std::vector<Statement>;
@@ -58,14 +89,14 @@ struct Statement {
   StatementKind kind = StatementKind::text;
   int line = 0;
   Text text;
-  std::string name;                      // macro
-  std::vector<Target> targets;           // loop, set, set_block: one; with: any number
-  std::vector<ExpressionPtr> values;     // output, set, with; loop: the iterable; call, filter, set_block: the filter
-  ExpressionPtr condition;               // loop
-  std::vector<Parameter> parameters;     // macro, call
+  std::string name;                   // macro
+  std::vector<Target> targets;        // loop, set, set_block: one; with: any number
+  std::vector<ExpressionPtr> values;  // output, set, with; loop: the iterable; call, filter, set_block: the filter
+  ExpressionPtr condition;            // loop
+  std::vector<Parameter> parameters;  // macro, call
   bool takes_varargs = false, takes_kwargs = false, takes_caller = false;
-  std::vector<Branch> branches;          // branch
-  Body body, other;                      // other: else of a loop
+  std::vector<Branch> branches;  // branch
+  Body body, other;              // other: else of a loop
 };
 
 // Throws SyntaxFailure.

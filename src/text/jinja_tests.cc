@@ -9,7 +9,9 @@ namespace {
 
 using Test = bool (*)(Interpreter&, const Value&, const Arguments&);
 
-const Value& only(const Arguments& arguments, std::string_view test) { return *bind(arguments, test, {"other"}, 1)[0]; }
+const Value& only(const Arguments& arguments, std::string_view test) {
+  return *bind(arguments, test, {"other"}, 1)[0];
+}
 
 template <typename Predicate>
 bool simple(const Arguments& arguments, const Value& v, Predicate predicate) {
@@ -34,7 +36,8 @@ bool is_callable(const Value& v) {
 
 bool is_sequence(const Value& v) {
   const Sequence* s = v.sequence();
-  if (s != nullptr) return s->kind != SequenceKind::keys && s->kind != SequenceKind::values && s->kind != SequenceKind::items;
+  if (s != nullptr)
+    return s->kind != SequenceKind::keys && s->kind != SequenceKind::values && s->kind != SequenceKind::items;
   return v.is<Str>() || v.is<DictPtr>() || v.is<Undefined>();
 }
 
@@ -53,11 +56,11 @@ struct Entry {
   Test test;
 };
 
-#define MOESAIC_SIMPLE_TEST(name, condition)                          \
-  {                                                                   \
-    name, [](Interpreter&, const Value& value, const Arguments& a) {  \
+#define MOESAIC_SIMPLE_TEST(name, condition)                             \
+  {                                                                      \
+    name, [](Interpreter&, const Value& value, const Arguments& a) {     \
       return simple(a, value, [](const Value& v) { return condition; }); \
-    }                                                                 \
+    }                                                                    \
   }
 #define MOESAIC_COMPARE_TEST(name, op)                              \
   {                                                                 \
@@ -100,14 +103,17 @@ const Entry kTests[] = {
     MOESAIC_COMPARE_TEST("in", "in"),
     {"odd", [](Interpreter& in, const Value& v, const Arguments&) { return remainder(v, 2, in) == 1; }},
     {"even", [](Interpreter& in, const Value& v, const Arguments&) { return remainder(v, 2, in) == 0; }},
-    {"divisibleby", [](Interpreter& in, const Value& v, const Arguments& a) {
+    {"divisibleby",
+     [](Interpreter& in, const Value& v, const Arguments& a) {
        return remainder(v, require_integer(only(a, "divisibleby"), "the divisor"), in) == 0;
      }},
     {"sameas", [](Interpreter& in, const Value& v, const Arguments& a) { return is_same(in, v, only(a, "sameas")); }},
     {"lower", [](Interpreter& in, const Value& v, const Arguments&) { return has_case(in, v, false); }},
     {"upper", [](Interpreter& in, const Value& v, const Arguments&) { return has_case(in, v, true); }},
-    {"filter", [](Interpreter&, const Value& v, const Arguments&) { return v.text() != nullptr && has_filter(encode_utf8(*v.text())); }},
-    {"test", [](Interpreter&, const Value& v, const Arguments&) { return v.text() != nullptr && has_test(encode_utf8(*v.text())); }},
+    {"filter", [](Interpreter&, const Value& v,
+                  const Arguments&) { return v.text() != nullptr && has_filter(encode_utf8(*v.text())); }},
+    {"test", [](Interpreter&, const Value& v,
+                const Arguments&) { return v.text() != nullptr && has_test(encode_utf8(*v.text())); }},
 };
 
 #undef MOESAIC_SIMPLE_TEST
@@ -121,7 +127,9 @@ const Entry* find_test(std::string_view name) {
 
 }  // namespace
 
-bool has_test(std::string_view name) { return find_test(name) != nullptr; }
+bool has_test(std::string_view name) {
+  return find_test(name) != nullptr;
+}
 
 bool call_test(Interpreter& in, std::string_view name, const Value& operand, const Arguments& arguments) {
   const Entry* entry = find_test(name);

@@ -9,22 +9,26 @@
 namespace moesaic::jinja {
 namespace {
 
-utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(code_point(c))); }
+utf8proc_category_t category(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(code_point(c)));
+}
 
 char32_t map_case(char32_t c, utf8proc_int32_t (*map)(utf8proc_int32_t)) {
   return static_cast<char32_t>(map(static_cast<utf8proc_int32_t>(code_point(c)))) | mark_of(c);
 }
 
-bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || category(c) == UTF8PROC_CATEGORY_LT; }
+bool is_cased(char32_t c) {
+  return is_upper(c) || is_lower(c) || category(c) == UTF8PROC_CATEGORY_LT;
+}
 
 // Characters whose upper case is several characters; the title case has the rest in lower case.
 struct Expansion {
   char32_t from;
   const char32_t* upper;
 };
-constexpr Expansion kExpansions[] = {{0xDF, U"SS"},    {0x149, U"\u02BCN"}, {0x1F0, U"J\u030C"}, {0xFB00, U"FF"},
-                                     {0xFB01, U"FI"},  {0xFB02, U"FL"},     {0xFB03, U"FFI"},    {0xFB04, U"FFL"},
-                                     {0xFB05, U"ST"},  {0xFB06, U"ST"}};
+constexpr Expansion kExpansions[] = {{0xDF, U"SS"},   {0x149, U"\u02BCN"}, {0x1F0, U"J\u030C"}, {0xFB00, U"FF"},
+                                     {0xFB01, U"FI"}, {0xFB02, U"FL"},     {0xFB03, U"FFI"},    {0xFB04, U"FFL"},
+                                     {0xFB05, U"ST"}, {0xFB06, U"ST"}};
 
 void append_marked(Text& out, TextView text, char32_t mark) {
   for (const char32_t c : text) out += code_point(c) | mark;
@@ -106,8 +110,8 @@ std::string encode_utf8(TextView text) {
 }
 
 bool same(TextView a, TextView b) {
-  return a.size() == b.size() &&
-         std::equal(a.begin(), a.end(), b.begin(), [](char32_t x, char32_t y) { return code_point(x) == code_point(y); });
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(),
+                                            [](char32_t x, char32_t y) { return code_point(x) == code_point(y); });
 }
 
 int compare(TextView a, TextView b) {
@@ -153,7 +157,9 @@ bool is_alpha(char32_t c) {
   return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
 }
 
-bool is_decimal(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+bool is_decimal(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_ND;
+}
 
 bool is_digit(char32_t c) {
   const char32_t p = code_point(c);
@@ -167,20 +173,33 @@ bool is_numeric(char32_t c) {
   return is_digit(c) || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }
 
-bool is_upper(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LU; }
-bool is_lower(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
+bool is_upper(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_LU;
+}
+bool is_lower(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_LL;
+}
 
 bool is_printable(char32_t c) {
   if (code_point(c) == ' ') return true;
   switch (category(c)) {
-    case UTF8PROC_CATEGORY_CN: case UTF8PROC_CATEGORY_CC: case UTF8PROC_CATEGORY_CF: case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO: case UTF8PROC_CATEGORY_ZS: case UTF8PROC_CATEGORY_ZL: case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
       return false;
-    default: return true;
+    default:
+      return true;
   }
 }
 
-bool is_identifier_start(char32_t c) { return c == '_' || is_alpha(c) || category(c) == UTF8PROC_CATEGORY_NL; }
+bool is_identifier_start(char32_t c) {
+  return c == '_' || is_alpha(c) || category(c) == UTF8PROC_CATEGORY_NL;
+}
 
 bool is_identifier_part(char32_t c) {
   const utf8proc_category_t k = category(c);
@@ -213,8 +232,10 @@ Text title_case(TextView text) {
   Text out;
   bool inside = false;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (inside) append_lower(out, text, i);
-    else append_title(out, text[i]);
+    if (inside)
+      append_lower(out, text, i);
+    else
+      append_title(out, text[i]);
     inside = is_cased(text[i]);
   }
   return out;
@@ -223,9 +244,12 @@ Text title_case(TextView text) {
 Text swap_case(TextView text) {
   Text out;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (is_upper(text[i])) append_lower(out, text, i);
-    else if (is_lower(text[i])) append_upper(out, text[i]);
-    else out += text[i];
+    if (is_upper(text[i]))
+      append_lower(out, text, i);
+    else if (is_lower(text[i]))
+      append_upper(out, text[i]);
+    else
+      out += text[i];
   }
   return out;
 }
@@ -254,14 +278,22 @@ Text quote_python(TextView text) {
   for (const char32_t c : text) {
     const char32_t p = code_point(c);
     const auto escape = [&](const std::string& s) { append_marked(out, decode_utf8(s), mark_of(c)); };
-    if (p == '\n') escape("\\n");
-    else if (p == '\r') escape("\\r");
-    else if (p == '\t') escape("\\t");
-    else if (p == '\\' || p == quote) append_marked(out, Text{U'\\', p}, mark_of(c));
-    else if (is_printable(c)) out += c;
-    else if (p < 0x100) escape(fmt::format("\\x{:02x}", static_cast<uint32_t>(p)));
-    else if (p < 0x10000) escape(fmt::format("\\u{:04x}", static_cast<uint32_t>(p)));
-    else escape(fmt::format("\\U{:08x}", static_cast<uint32_t>(p)));
+    if (p == '\n')
+      escape("\\n");
+    else if (p == '\r')
+      escape("\\r");
+    else if (p == '\t')
+      escape("\\t");
+    else if (p == '\\' || p == quote)
+      append_marked(out, Text{U'\\', p}, mark_of(c));
+    else if (is_printable(c))
+      out += c;
+    else if (p < 0x100)
+      escape(fmt::format("\\x{:02x}", static_cast<uint32_t>(p)));
+    else if (p < 0x10000)
+      escape(fmt::format("\\u{:04x}", static_cast<uint32_t>(p)));
+    else
+      escape(fmt::format("\\U{:08x}", static_cast<uint32_t>(p)));
   }
   return out += quote;
 }
@@ -270,12 +302,23 @@ Text escape_html(TextView text) {
   Text out;
   for (const char32_t c : text) {
     switch (code_point(c)) {
-      case '&': append_marked(out, U"&amp;", mark_of(c)); break;
-      case '<': append_marked(out, U"&lt;", mark_of(c)); break;
-      case '>': append_marked(out, U"&gt;", mark_of(c)); break;
-      case '\'': append_marked(out, U"&#39;", mark_of(c)); break;
-      case '"': append_marked(out, U"&#34;", mark_of(c)); break;
-      default: out += c;
+      case '&':
+        append_marked(out, U"&amp;", mark_of(c));
+        break;
+      case '<':
+        append_marked(out, U"&lt;", mark_of(c));
+        break;
+      case '>':
+        append_marked(out, U"&gt;", mark_of(c));
+        break;
+      case '\'':
+        append_marked(out, U"&#39;", mark_of(c));
+        break;
+      case '"':
+        append_marked(out, U"&#34;", mark_of(c));
+        break;
+      default:
+        out += c;
     }
   }
   return out;

@@ -13,8 +13,12 @@ using Text = std::u32string;
 using TextView = std::u32string_view;
 
 constexpr char32_t kInputMark = 0x80000000;
-constexpr char32_t code_point(char32_t c) { return c & ~kInputMark; }
-constexpr char32_t mark_of(char32_t c) { return c & kInputMark; }
+constexpr char32_t code_point(char32_t c) {
+  return c & ~kInputMark;
+}
+constexpr char32_t mark_of(char32_t c) {
+  return c & kInputMark;
+}
 
 // Invalid UTF-8 becomes U+FFFD, one per bad byte.
 Text decode_utf8(std::string_view bytes, bool input = false);

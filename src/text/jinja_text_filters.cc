@@ -79,13 +79,16 @@ Value indent(Interpreter& in, const Value& v, const Arguments& arguments) {
 
 Value truncate(Interpreter& in, const Value& v, const Arguments& arguments) {
   const std::vector<const Value*> a = bind(arguments, "truncate", {"length", "killwords", "end", "leeway"});
-  const Text& text = text_argument(v, "the operand of truncate");
   const Text end = a[2] != nullptr ? text_argument(*a[2], "the end of truncate") : U"...";
   const Int length = integer(a[0], 255, "the length of truncate");
   const Int leeway = a[3] == nullptr || a[3]->is<None>() ? 5 : require_integer(*a[3], "the leeway of truncate");
   const auto end_size = static_cast<Int>(end.size());
-  if (length < end_size || leeway < 0) fail_render("truncate expects a length of at least {} and a leeway of at least 0", end.size());
-  if (length > static_cast<Int>(text.size()) || static_cast<Int>(text.size()) <= length + leeway) return v;
+  if (length < end_size || leeway < 0)
+    fail_render("truncate expects a length of at least {} and a leeway of at least 0", end.size());
+  const std::optional<size_t> size = length_of(v);
+  if (!size) fail_render("object of type '{}' has no len()", type_name(v));
+  if (length > static_cast<Int>(*size) || static_cast<Int>(*size) <= length + leeway) return v;
+  const Text& text = text_argument(v, "the operand of truncate");
   Text cut = text.substr(0, static_cast<size_t>(length - end_size));
   const size_t space = flag(a[1]) ? Text::npos : rfind_text(cut, U" ");
   if (space != Text::npos) cut.resize(space);
@@ -111,7 +114,9 @@ void append_percent(Text& out, TextView text, bool form) {
     for (const char byte : encode_utf8(TextView(&c, 1))) {
       const auto b = static_cast<unsigned char>(byte);
       const bool plain = std::isalnum(b) != 0 || (kSafe.find(byte) != std::string_view::npos && !(form && byte == '/'));
-      const std::string piece = b < 0x80 && plain ? std::string(1, byte) : form && byte == ' ' ? "+" : fmt::format("%{:02X}", b);
+      const std::string piece = b < 0x80 && plain     ? std::string(1, byte)
+                                : form && byte == ' ' ? "+"
+                                                      : fmt::format("%{:02X}", b);
       for (const char p : piece) out += static_cast<char32_t>(p) | mark_of(c);
     }
   }
@@ -138,10 +143,12 @@ Value url_encode(Interpreter& in, const Value& v, const Arguments& a) {
 }
 
 Value format(Interpreter& in, const Value& v, const Arguments& a) {
-  if (!a.positional.empty() && !a.keywords.empty()) fail_render("format takes positional or keyword arguments, not both");
+  if (!a.positional.empty() && !a.keywords.empty())
+    fail_render("format takes positional or keyword arguments, not both");
   std::vector<std::pair<Value, Value>> entries;
   for (const auto& [key, value] : a.keywords) entries.emplace_back(make_text(decode_utf8(key)), value);
-  const Value values = a.keywords.empty() ? make_sequence(a.positional, SequenceKind::tuple) : make_dict(std::move(entries), in.meter());
+  const Value values =
+      a.keywords.empty() ? make_sequence(a.positional, SequenceKind::tuple) : make_dict(std::move(entries), in.meter());
   return binary("%", Value(soft_text(in, v)), values, in.meter());
 }
 
@@ -149,7 +156,8 @@ JsonStyle json_style(const std::vector<const Value*>& a) {
   JsonStyle style;
   style.ensure_ascii = flag(a[0]);
   style.sort_keys = flag(a[3]);
-  if (a[1] != nullptr && a[1]->text() != nullptr) style.indent = *a[1]->text();
+  if (a[1] != nullptr && a[1]->text() != nullptr)
+    style.indent = *a[1]->text();
   else if (a[1] != nullptr && !a[1]->is<None>())
     style.indent = Text(static_cast<size_t>(std::clamp<Int>(require_integer(*a[1], "indent"), 0, 1000)), U' ');
   if (style.indent) style.item_separator = U",";
@@ -209,7 +217,9 @@ std::optional<Int> parse_integer(TextView text, Int base) {
   for (size_t i = 0; i < text.size(); ++i) {
     const char32_t c = code_point(text[i]);
     if (c == '_' && i > 0 && i + 1 < text.size() && code_point(text[i - 1]) != '_') continue;
-    const Int digit = c >= '0' && c <= '9' ? Int{c} - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? Int{c | 0x20} - 'a' + 10 : 99;
+    const Int digit = c >= '0' && c <= '9'                     ? Int{c} - '0'
+                      : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? Int{c | 0x20} - 'a' + 10
+                                                               : 99;
     if (digit >= base) return std::nullopt;
     if (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value))
       fail_render("an integer became larger than 127 bits");
@@ -275,30 +285,47 @@ Value round_number(Interpreter& in, const Value& v, const Arguments& arguments) 
   require_defined(v);
   if (!is_number(v)) fail_render("type {} cannot be rounded", type_name(v));
   if (same(method, U"common")) return round_common(v, precision, in.meter());
-  if (!same(method, U"ceil") && !same(method, U"floor")) fail_render("the method of round must be common, ceil or floor");
+  if (!same(method, U"ceil") && !same(method, U"floor"))
+    fail_render("the method of round must be common, ceil or floor");
   const Value scale = binary("**", Int{10}, Int{precision}, in.meter());
   const Value scaled = binary("*", v, scale, in.meter());
   const double whole = same(method, U"ceil") ? std::ceil(*as_double(scaled)) : std::floor(*as_double(scaled));
   return binary("/", whole, scale, in.meter());
 }
 
-
 const FilterEntry kFilters[] = {
-    {"string", [](Interpreter& in, const Value& v, const Arguments& a) { return bind(a, "string", {}), Value(soft_text(in, v)); }},
+    {"string", [](Interpreter& in, const Value& v,
+                  const Arguments& a) { return bind(a, "string", {}), Value(soft_text(in, v)); }},
     {"upper", [](Interpreter& in, const Value& v, const Arguments& a) { return as_method(in, v, "upper", a); }},
     {"lower", [](Interpreter& in, const Value& v, const Arguments& a) { return as_method(in, v, "lower", a); }},
-    {"capitalize", [](Interpreter& in, const Value& v, const Arguments& a) { return as_method(in, v, "capitalize", a); }},
+    {"capitalize",
+     [](Interpreter& in, const Value& v, const Arguments& a) { return as_method(in, v, "capitalize", a); }},
     {"trim", [](Interpreter& in, const Value& v, const Arguments& a) { return as_method(in, v, "strip", a); }},
-    {"center", [](Interpreter& in, const Value& v, const Arguments& a) {
+    {"center",
+     [](Interpreter& in, const Value& v, const Arguments& a) {
        const Value width = a.positional.empty() && a.keywords.empty() ? Value(80) : *bind(a, "center", {"width"}, 1)[0];
        return as_method(in, v, "center", Arguments{{width}, {}});
      }},
-    {"escape", escape}, {"e", escape}, {"safe", mark_safe}, {"replace", replace}, {"title", title}, {"indent", indent},
-    {"forceescape", [](Interpreter& in, const Value& v, const Arguments& a) {
+    {"escape", escape},
+    {"e", escape},
+    {"safe", mark_safe},
+    {"replace", replace},
+    {"title", title},
+    {"indent", indent},
+    {"forceescape",
+     [](Interpreter& in, const Value& v, const Arguments& a) {
        return bind(a, "forceescape", {}), in.text_value(escape_html(to_text(v, in.meter())), true);
      }},
-    {"truncate", truncate}, {"wordcount", word_count}, {"urlencode", url_encode}, {"format", format}, {"tojson", tojson},
-    {"from_json", from_json_text}, {"int", to_integer}, {"float", to_float}, {"abs", absolute}, {"round", round_number}};
+    {"truncate", truncate},
+    {"wordcount", word_count},
+    {"urlencode", url_encode},
+    {"format", format},
+    {"tojson", tojson},
+    {"from_json", from_json_text},
+    {"int", to_integer},
+    {"float", to_float},
+    {"abs", absolute},
+    {"round", round_number}};
 
 }  // namespace
 

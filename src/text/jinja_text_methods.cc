@@ -52,7 +52,8 @@ std::vector<size_t> occurrences(TextView text, TextView part, Int limit, bool fr
   std::vector<size_t> found;
   if (from_right) {
     const Text backwards(text.rbegin(), text.rend()), mirrored(part.rbegin(), part.rend());
-    for (const size_t at : occurrences(backwards, mirrored, limit, false)) found.push_back(text.size() - part.size() - at);
+    for (const size_t at : occurrences(backwards, mirrored, limit, false))
+      found.push_back(text.size() - part.size() - at);
     std::reverse(found.begin(), found.end());
     return found;
   }
@@ -147,7 +148,8 @@ Value join(const Call& c) {
   Text out;
   bool first = true;
   for (const Value& item : c.in.list_of(*a[0])) {
-    const Text piece = c.self.markup && !item.is<Str>() ? to_text(item, c.in.meter()) : c.escaped(item, "each item of a join");
+    const Text piece =
+        c.self.markup && !item.is<Str>() ? to_text(item, c.in.meter()) : c.escaped(item, "each item of a join");
     c.in.meter().grow(out.size(), piece.size() + c.text().size());
     if (!std::exchange(first, false)) out += c.text();
     out += piece;
@@ -176,7 +178,8 @@ Value test_class(const Call& c) {
   if (c.name == "isalnum") return all([](char32_t x) { return is_alpha(x) || is_numeric(x); });
   if (c.name == "isspace") return all(is_space);
   if (c.name == "isascii") return std::all_of(t.begin(), t.end(), [](char32_t x) { return code_point(x) < 0x80; });
-  if (c.name == "isidentifier") return all([](char32_t x) { return is_identifier_part(code_point(x)); }) && is_identifier_start(code_point(t[0]));
+  if (c.name == "isidentifier")
+    return all([](char32_t x) { return is_identifier_part(code_point(x)); }) && is_identifier_start(code_point(t[0]));
   const bool upper = c.name == "isupper";
   const auto wrong = [&](char32_t x) { return upper ? is_lower(x) : is_upper(x); };
   const auto right = [&](char32_t x) { return upper ? is_upper(x) : is_lower(x); };
@@ -193,9 +196,12 @@ Value pad(const Call& c) {
   const auto missing = static_cast<size_t>(width - size);
   c.in.meter().text(missing);
   // Python puts the odd space of a centred text on the left when the width is odd.
-  size_t left = c.name == "ljust" ? 0 : c.name == "center" ? missing / 2 + (missing & static_cast<size_t>(width) & 1) : missing;
+  size_t left = c.name == "ljust"    ? 0
+                : c.name == "center" ? missing / 2 + (missing & static_cast<size_t>(width) & 1)
+                                     : missing;
   const bool sign = c.name == "zfill" && size > 0 && (code_point(c.text()[0]) == '-' || code_point(c.text()[0]) == '+');
-  return c.result(Text(c.text().substr(0, sign)) + Text(left, fill[0]) + Text(c.text().substr(sign)) + Text(missing - left, fill[0]));
+  return c.result(Text(c.text().substr(0, sign)) + Text(left, fill[0]) + Text(c.text().substr(sign)) +
+                  Text(missing - left, fill[0]));
 }
 
 Value partition(const Call& c) {
@@ -205,8 +211,12 @@ Value partition(const Call& c) {
   const bool last = c.name == "rpartition";
   const size_t at = last ? rfind_text(c.text(), separator) : find_text(c.text(), separator);
   std::vector<Value> parts;
-  if (at == TextView::npos) parts = last ? std::vector{c.result({}), c.result({}), c.result(c.text())} : std::vector{c.result(c.text()), c.result({}), c.result({})};
-  else parts = {c.result(c.text().substr(0, at)), c.result(c.text().substr(at, separator.size())), c.result(c.text().substr(at + separator.size()))};
+  if (at == TextView::npos)
+    parts = last ? std::vector{c.result({}), c.result({}), c.result(c.text())}
+                 : std::vector{c.result(c.text()), c.result({}), c.result({})};
+  else
+    parts = {c.result(c.text().substr(0, at)), c.result(c.text().substr(at, separator.size())),
+             c.result(c.text().substr(at + separator.size()))};
   return make_sequence(std::move(parts), SequenceKind::tuple);
 }
 
@@ -223,23 +233,55 @@ Value lines(const Call& c) {
   return c.results(split_lines(c.text(), flag(a[0])));
 }
 
-Value format(const Call& c) { return make_text(format_braces(c.text(), c.arguments, c.in.meter()), c.self.markup); }
+Value format(const Call& c) {
+  return make_text(format_braces(c.text(), c.arguments, c.in.meter()), c.self.markup);
+}
 
 struct Method {
   std::string_view name;
   Value (*function)(const Call&);
 };
 
-constexpr Method kMethods[] = {
-    {"split", split}, {"rsplit", split}, {"splitlines", lines}, {"strip", strip_ends}, {"lstrip", strip_ends},
-    {"rstrip", strip_ends}, {"startswith", test_affix}, {"endswith", test_affix}, {"replace", replace},
-    {"find", find_part}, {"rfind", find_part}, {"index", find_part}, {"rindex", find_part}, {"count", count_part},
-    {"join", join}, {"format", format}, {"upper", change_case}, {"lower", change_case}, {"casefold", change_case},
-    {"capitalize", change_case}, {"title", change_case}, {"swapcase", change_case}, {"isdigit", test_class},
-    {"isdecimal", test_class}, {"isnumeric", test_class}, {"isalpha", test_class}, {"isalnum", test_class},
-    {"isspace", test_class}, {"isupper", test_class}, {"islower", test_class}, {"isascii", test_class},
-    {"isidentifier", test_class}, {"zfill", pad}, {"ljust", pad}, {"rjust", pad}, {"center", pad},
-    {"partition", partition}, {"rpartition", partition}, {"removeprefix", remove_affix}, {"removesuffix", remove_affix}};
+constexpr Method kMethods[] = {{"split", split},
+                               {"rsplit", split},
+                               {"splitlines", lines},
+                               {"strip", strip_ends},
+                               {"lstrip", strip_ends},
+                               {"rstrip", strip_ends},
+                               {"startswith", test_affix},
+                               {"endswith", test_affix},
+                               {"replace", replace},
+                               {"find", find_part},
+                               {"rfind", find_part},
+                               {"index", find_part},
+                               {"rindex", find_part},
+                               {"count", count_part},
+                               {"join", join},
+                               {"format", format},
+                               {"upper", change_case},
+                               {"lower", change_case},
+                               {"casefold", change_case},
+                               {"capitalize", change_case},
+                               {"title", change_case},
+                               {"swapcase", change_case},
+                               {"isdigit", test_class},
+                               {"isdecimal", test_class},
+                               {"isnumeric", test_class},
+                               {"isalpha", test_class},
+                               {"isalnum", test_class},
+                               {"isspace", test_class},
+                               {"isupper", test_class},
+                               {"islower", test_class},
+                               {"isascii", test_class},
+                               {"isidentifier", test_class},
+                               {"zfill", pad},
+                               {"ljust", pad},
+                               {"rjust", pad},
+                               {"center", pad},
+                               {"partition", partition},
+                               {"rpartition", partition},
+                               {"removeprefix", remove_affix},
+                               {"removesuffix", remove_affix}};
 
 const Method* find_method(std::string_view name) {
   for (const Method& method : kMethods)
@@ -286,7 +328,9 @@ Text replace_text(TextView text, TextView old, TextView fresh, Int count, Meter&
   return out += text.substr(begin);
 }
 
-bool has_text_method(std::string_view name) { return find_method(name) != nullptr; }
+bool has_text_method(std::string_view name) {
+  return find_method(name) != nullptr;
+}
 
 Value call_text_method(Interpreter& in, const Str& self, std::string_view name, const Arguments& arguments) {
   return find_method(name)->function(Call{in, self, name, arguments});

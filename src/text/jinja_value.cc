@@ -12,7 +12,9 @@ int nesting(const std::vector<Value>& items) {
   return depth + 1;
 }
 
-bool is_tuple(const Sequence& s) { return s.kind == SequenceKind::tuple || s.kind == SequenceKind::group; }
+bool is_tuple(const Sequence& s) {
+  return s.kind == SequenceKind::tuple || s.kind == SequenceKind::group;
+}
 
 bool equal_sequences(const Sequence& a, const Sequence& b, Meter& meter) {
   if (a.kind != b.kind && !(is_tuple(a) && is_tuple(b))) return false;
@@ -39,20 +41,29 @@ int order_sequences(const Sequence& a, const Sequence& b, Meter& meter, const ch
 
 const char* sequence_type(SequenceKind kind) {
   switch (kind) {
-    case SequenceKind::list: return "list";
-    case SequenceKind::tuple: return "tuple";
-    case SequenceKind::group: return "_GroupTuple";
-    case SequenceKind::range: return "range";
-    case SequenceKind::keys: return "dict_keys";
-    case SequenceKind::values: return "dict_values";
-    case SequenceKind::items: return "dict_items";
+    case SequenceKind::list:
+      return "list";
+    case SequenceKind::tuple:
+      return "tuple";
+    case SequenceKind::group:
+      return "_GroupTuple";
+    case SequenceKind::range:
+      return "range";
+    case SequenceKind::keys:
+      return "dict_keys";
+    case SequenceKind::values:
+      return "dict_values";
+    case SequenceKind::items:
+      return "dict_items";
   }
   return "list";
 }
 
 }  // namespace
 
-void Meter::text(size_t n) { grow(0, n); }
+void Meter::text(size_t n) {
+  grow(0, n);
+}
 
 void Meter::grow(size_t size, size_t added) {
   if (size + added > limits_.text) fail_render("the template made a string longer than {} characters", limits_.text);
@@ -70,7 +81,9 @@ Value make_undefined(std::string message) {
   return Undefined{std::make_shared<const std::string>(std::move(message))};
 }
 
-Value make_text(Text text, bool markup) { return Str{std::make_shared<const Text>(std::move(text)), markup}; }
+Value make_text(Text text, bool markup) {
+  return Str{std::make_shared<const Text>(std::move(text)), markup};
+}
 
 Value make_sequence(std::vector<Value> items, SequenceKind kind, bool input) {
   auto sequence = std::make_shared<Sequence>();
@@ -111,8 +124,10 @@ Value make_dict(std::vector<std::pair<Value, Value>> entries, Meter& meter, bool
     depth = std::max({depth, depth_of(key), depth_of(value)});
     // A caller's JSON object has unique keys already; comparing them all would be quadratic.
     const Value* present = input ? nullptr : dict_find(*dict, key, meter);
-    if (present != nullptr) *const_cast<Value*>(present) = std::move(value);
-    else dict->entries.emplace_back(std::move(key), std::move(value));
+    if (present != nullptr)
+      *const_cast<Value*>(present) = std::move(value);
+    else
+      dict->entries.emplace_back(std::move(key), std::move(value));
   }
   if (depth >= kMaxNesting) fail_render("the template nests dicts deeper than {} levels", kMaxNesting);
   dict->depth = depth + 1;
@@ -178,7 +193,9 @@ bool truth(const Value& value) {
   return !length || *length > 0;
 }
 
-bool is_number(const Value& value) { return value.is<bool>() || value.is<Int>() || value.is<double>(); }
+bool is_number(const Value& value) {
+  return value.is<bool>() || value.is<Int>() || value.is<double>();
+}
 
 bool is_hashable(const Value& value) {
   if (value.is<DictPtr>()) return false;
@@ -233,7 +250,8 @@ int order(const Value& a, const Value& b, Meter& meter, const char* op) {
   }
   const Sequence *x = a.sequence(), *y = b.sequence();
   const bool lists = x != nullptr && y != nullptr && x->kind == SequenceKind::list && y->kind == SequenceKind::list;
-  if (lists || (x != nullptr && y != nullptr && is_tuple(*x) && is_tuple(*y))) return order_sequences(*x, *y, meter, op);
+  if (lists || (x != nullptr && y != nullptr && is_tuple(*x) && is_tuple(*y)))
+    return order_sequences(*x, *y, meter, op);
   fail_render("'{}' not supported between instances of '{}' and '{}'", op, type_name(a), type_name(b));
 }
 

@@ -32,11 +32,11 @@ template <typename... Args>
 
 // 32 Mi code points hold a prompt of 8 million tokens; the other limits leave an honest template 100 times its needs.
 struct Limits {
-  int64_t steps = 20'000'000;       // expressions and statements evaluated, plus work on long texts and lists
-  int depth = 600;                  // nested evaluations, macro calls included
-  size_t text = size_t{32} << 20;   // code points in one string, the output included
-  int64_t created = 128ll << 20;    // code points in all strings together
-  size_t items = 1'000'000;         // in one list or dict
+  int64_t steps = 20'000'000;      // expressions and statements evaluated, plus work on long texts and lists
+  int depth = 600;                 // nested evaluations, macro calls included
+  size_t text = size_t{32} << 20;  // code points in one string, the output included
+  int64_t created = 128ll << 20;   // code points in all strings together
+  size_t items = 1'000'000;        // in one list or dict
 };
 
 constexpr int kMaxNesting = 150;  // lists in lists
@@ -101,8 +101,8 @@ class Value {
 
   Value() : data_(None{}) {}
   template <typename T>
-    requires std::is_constructible_v<Data, T> && (!std::is_same_v<std::decay_t<T>, Value>)
-  Value(T data) : data_(std::move(data)) {}
+  requires std::is_constructible_v<Data, T> &&(!std::is_same_v<std::decay_t<T>, Value>)Value(T data)
+      : data_(std::move(data)) {}
   Value(int n) : data_(Int{n}) {}
   Value(size_t n) : data_(static_cast<Int>(n)) {}
 
@@ -159,9 +159,9 @@ struct Callable {
   enum class Kind { method, global, macro, caller };
   Kind kind = Kind::global;
   std::string name;
-  Value self;                           // method
-  const Statement* macro = nullptr;     // macro, caller
-  std::shared_ptr<Frame> frame;         // where the macro was defined
+  Value self;                        // method
+  const Statement* macro = nullptr;  // macro, caller
+  std::shared_ptr<Frame> frame;      // where the macro was defined
 };
 
 Value make_undefined(std::string message);
@@ -176,8 +176,8 @@ int depth_of(const Value& value);
 const Value* dict_find(const Dict& dict, const Value& key, Meter& meter);
 const Value* dict_find(const Dict& dict, TextView key, Meter& meter);
 
-const char* type_name(const Value& value);       // int, str, dict, ...
-std::string describe_type(const Value& value);   // "dict object", "None"
+const char* type_name(const Value& value);      // int, str, dict, ...
+std::string describe_type(const Value& value);  // "dict object", "None"
 bool truth(const Value& value);
 bool is_number(const Value& value);
 bool is_hashable(const Value& value);
@@ -189,9 +189,9 @@ int order(const Value& a, const Value& b, Meter& meter, const char* op = "<");
 std::optional<size_t> length_of(const Value& value);
 
 std::string int_to_string(Int value);
-std::string float_to_string(double value);  // Python's repr
-Text to_text(const Value& value, Meter& meter);   // Python's str()
-Text repr(const Value& value, Meter& meter);      // Python's repr()
+std::string float_to_string(double value);       // Python's repr
+Text to_text(const Value& value, Meter& meter);  // Python's str()
+Text repr(const Value& value, Meter& meter);     // Python's repr()
 
 struct JsonStyle {
   bool ensure_ascii = false, sort_keys = false;

@@ -1,6 +1,7 @@
 #include "weights/synth.h"
 
 #include <cmath>
+#include <cstring>
 #include <fstream>
 
 #include "base/error.h"

@@ -124,6 +124,7 @@ void add_experts(Rng& rng, std::vector<KernelCase>& out, bool swiglu) {
       if (s.K == 2880 && weights != Weights::bf16 && weights != Weights::mxfp4) continue;
       const std::vector<TestOperand> inputs = expert_inputs(rng, s, weights);
       for (Precision precision : {Precision::float32, Precision::fast}) {
+        if (precision == Precision::fast && weights != Weights::mxfp4 && weights != Weights::mxfp4_extreme) continue;
         out.push_back(make_case(
             fmt::format("T={} E={} k={} N={} K={} {} gather={} {}", s.tokens, s.experts, s.top_k, s.N, s.K,
                         weights_name(weights), s.gather, precision == Precision::fast ? "fast" : "float32"),

@@ -414,6 +414,31 @@ TEST_F(Gemm, ExtremeScales) {
   }
 }
 
+// A kernel may keep sums divided by the scales while those are ordinary; leaving and re-entering that range at any
+// group, and activations of any size, must not show.
+TEST_F(Gemm, ScalesAndActivationsOutsideTheOrdinaryRange) {
+  constexpr int64_t kN = 80, kK = 320;
+  for (int round = 0; round < 20; ++round) {
+    Bytes codes(kN * kK / 2), scales(kN * kK / 32);
+    const int64_t odd_ones = rng_.below(4) * rng_.below(4);
+    for (std::byte& b : codes) b = static_cast<std::byte>(rng_.bits());
+    for (std::byte& b : scales) b = static_cast<std::byte>(97 + rng_.below(51));
+    for (int64_t i = 0; i < odd_ones; ++i)
+      scales[static_cast<size_t>(rng_.below(kN * kK / 32))] = static_cast<std::byte>(rng_.below(255));
+    const Weights w = mx_weights(codes, scales, kN, kK);
+    for (int64_t M : {1, 2, 3, 5, 9, 30}) {
+      Floats x = random_floats(rng_, M * kK);
+      for (float& v : x)
+        if (rng_.below(round % 2 == 0 ? 4 : 400) == 0) v = std::ldexp(v, static_cast<int>(rng_.below(240) - 130));
+      for (float& v : x)
+        if (rng_.below(8) == 0) v = 0;
+      const Call call{.M = M};
+      const Floats want = product(Isa::scalar, w, x, call);
+      for (Isa isa : levels()) expect_same_bits(want, product(isa, w, x, call), describe(isa, w, call));
+    }
+  }
+}
+
 // Weight -12 .. 12 (doubled) times activation +-127 in every place: the largest integer sums.
 TEST_F(Gemm, LargestIntegerSums) {
   for (int code : {0x77, 0xFF, 0x7F, 0xF7}) {

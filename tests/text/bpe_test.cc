@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "base/error.h"
 #include "tokenizer_fixtures.h"
 
@@ -67,7 +69,7 @@ std::vector<std::string> merge_slowly(std::vector<std::string> word,
 }
 
 TEST(Bpe, EqualsTheTextbookLoop) {
-  Rng rng(fresh_seed());
+  Rng rng = fresh_rng();
   for (int round = 0; round < 200; ++round) {
     std::vector<std::string> tokens = {"a", "b", "c"};
     std::vector<std::pair<std::string, std::string>> merges;

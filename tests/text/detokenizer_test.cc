@@ -79,7 +79,7 @@ TEST(Detokenizer, MaximalSubparts) {
 
 // Random bytes, cut at random: the chunks together are the whole decoded at once, and each chunk is valid UTF-8.
 TEST(Detokenizer, EqualsDecodeForRandomBytes) {
-  Rng rng(fresh_seed());
+  Rng rng = fresh_rng();
   for (int round = 0; round < 500; ++round) {
     std::vector<std::string> tokens;
     for (int64_t n = rng.below(12); n >= 0; --n) {

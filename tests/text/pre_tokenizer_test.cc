@@ -97,7 +97,7 @@ TEST(PreTokenizer, ClassIntersectionsSplitHan) {
 
 // Whatever the pattern does, isolated pieces put together are the text.
 TEST(PreTokenizer, LosesNothing) {
-  Rng rng(fresh_seed());
+  Rng rng = fresh_rng();
   const Json sequence = JsonObject{{"type", "Sequence"}, {"pretokenizers", deepseek()}};
   for (int round = 0; round < 300; ++round) {
     const std::string text = random_text(rng, rng.below(40));

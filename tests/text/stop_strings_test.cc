@@ -72,7 +72,7 @@ bool begins_a_stop(const std::vector<std::string>& stops, const std::string& suf
 }
 
 TEST(StopStrings, FC055_AnyCutGivesTheSame) {
-  Rng rng(fresh_seed());
+  Rng rng = fresh_rng();
   const auto word = [&](int64_t length) {
     std::string out;
     for (int64_t i = 0; i < length; ++i) out += static_cast<char>('a' + rng.below(2));

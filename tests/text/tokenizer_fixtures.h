@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/fresh_rng.h"
 #include "base/json.h"
 #include "base/rng.h"
 #include "text/tokenizer.h"
@@ -21,14 +19,6 @@ namespace moesaic {
 
 inline const std::string kGoldenDir = std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/tokenizer/";
 inline constexpr std::array<const char*, 6> kFamilies = {"deepseek", "glm", "gpt2", "o200k", "qwen", "qwen35"};
-
-inline uint64_t fresh_seed() {
-  const char* fixed = std::getenv("MOESAIC_SEED");
-  const uint64_t now = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-  const uint64_t seed = fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : now;
-  std::printf("MOESAIC_SEED=%llu replays this\n", static_cast<unsigned long long>(seed));
-  return seed;
-}
 
 // The parts of a tokenizer.json as JSON text.
 struct TokenizerParts {
@@ -57,12 +47,6 @@ inline std::string added_token(int id, const std::string& content, const std::st
          R"(,"special":true,"normalized":false)" + extra + "}";
 }
 
-inline std::vector<std::string> names(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
-  std::vector<std::string> out;
-  for (const int32_t id : ids) out.emplace_back(tokenizer.id_to_token(id).value_or("?"));
-  return out;
-}
-
 // Valid UTF-8 of `count` characters: words, spaces, marks, scripts and emoji in a mix that makes merges likely.
 inline std::string random_text(Rng& rng, int64_t count) {
   static const std::vector<std::string> pool = {
@@ -82,10 +66,7 @@ inline std::string random_text(Rng& rng, int64_t count) {
 }
 
 inline std::string random_bytes(Rng& rng, int64_t count) {
-  static constexpr std::string_view kLikely(
-      "\xF0\x9F\x98\x80\xE2\x82\xAC\xC3\xA9\xED\xA0\xF4\x90\xC0"
-      "aB\xFF",
-      19);
+  static constexpr std::string_view kLikely = "\xF0\x9F\x98\x80\xE2\x82\xAC\xC3\xA9\xED\xA0\xF4\x90\xC0\x61\x42\xFF";
   std::string out;
   for (int64_t i = 0; i < count; ++i)
     out += kLikely[static_cast<size_t>(rng.below(static_cast<int64_t>(kLikely.size())))];

@@ -60,7 +60,7 @@ TEST_P(TokenizerGolden, StreamsWhatDecodeGives) {
 // Byte-level BPE loses nothing: decoding gives the text back, except that normalizing and swallowed space may change
 // it; both are absent when no added token is parsed and the text is already normalized.
 TEST_P(TokenizerGolden, RandomTextComesBack) {
-  Rng rng(fresh_seed());
+  Rng rng = fresh_rng();
   for (int round = 0; round < 200; ++round) {
     const std::string text = normalize(random_text(rng, 1 + rng.below(60)), NormalForm::nfc);
     const std::vector<int32_t> ids = tokenizer_->encode(text, {.parse_special = false});
@@ -72,7 +72,7 @@ TEST_P(TokenizerGolden, RandomTextComesBack) {
 
 // Cutting a text into template segments changes nothing, and neither do literal segments that hold no control token.
 TEST_P(TokenizerGolden, SegmentsOfPlainTextEqualTheWhole) {
-  Rng rng(fresh_seed());
+  Rng rng = fresh_rng();
   for (int round = 0; round < 200; ++round) {
     std::vector<std::string> parts;
     std::vector<TextSegment> segments;
@@ -81,16 +81,11 @@ TEST_P(TokenizerGolden, SegmentsOfPlainTextEqualTheWhole) {
       parts.push_back(rng.below(3) == 0 ? "<think>" : random_text(rng, rng.below(12)));
     for (std::string& part : parts) {
       if (part != "<think>") std::erase(part, '<');
-      // "word" is an added token of these files; it may only stand in template text.
-      const bool literal = part != "<think>" && part.find("word") == std::string::npos && rng.below(2) == 0;
+      const bool literal = part != "<think>" && rng.below(2) == 0;
       segments.push_back({part, literal});
       whole += part;
     }
-    // A border can also complete "word" or undo a composed character's neighbourhood; such rounds prove nothing.
-    size_t in_parts = 0, in_whole = 0;
-    for (const std::string& part : parts) in_parts += part.find("word") != std::string::npos;
-    in_whole = whole.find("word") != std::string::npos;
-    if (in_parts > 0 || in_whole > 0) continue;
+    if (whole.find("word") != std::string::npos) continue;  // an added token of these files
     EXPECT_EQ(tokenizer_->encode_segments(segments), tokenizer_->encode(whole)) << whole;
   }
 }
@@ -138,7 +133,7 @@ TEST(Tokenizer, IllFormedTextBecomesReplacementCharacters) {
 
 TEST(Tokenizer, ManyThreadsShareOne) {
   const auto tokenizer = load_tokenizer(kGoldenDir + "o200k/tokenizer.json");
-  Rng rng(fresh_seed());
+  Rng rng = fresh_rng();
   const std::string text = random_text(rng, 2000);
   const std::vector<int32_t> want = tokenizer->encode(text);
   std::vector<std::vector<int32_t>> got(4);

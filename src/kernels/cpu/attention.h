@@ -41,7 +41,7 @@ struct SoftmaxState {
   float* total;    // [group]
   float* values;   // [group, D]
 
-  static int64_t floats(int64_t group, int64_t D) { return group * (D + 2); }
+  static constexpr int64_t floats(int64_t group, int64_t D) { return group * (D + 2); }
   static SoftmaxState at(float* memory, int64_t group) { return {memory, memory + group, memory + 2 * group}; }
 };
 void clear(const SoftmaxState& state, int64_t group, int64_t D);

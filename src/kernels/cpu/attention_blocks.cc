@@ -10,7 +10,7 @@ namespace moesaic::cpu {
 
 namespace {
 
-// Elements between a group's start and where channel d of `row` lies, and the group's width.
+// Channel d of a row lies d * width elements behind channel 0, where width is that of the row's group.
 template <typename Key>
 void append_as(const KvLayout& layout, Key* keys, Key* values, int64_t row, const float* k, const float* v,
                Key (*convert)(float)) {

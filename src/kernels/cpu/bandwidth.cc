@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "base/error.h"
 
@@ -18,25 +19,26 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kChunkBytes = int64_t{2} << 20;
-constexpr int64_t kFmaLoops = 2'000'000;
+constexpr int64_t kChunkBytes = int64_t{512} << 10;
+constexpr int64_t kWindowBytes = int64_t{32} << 20;  // short readings: some fall between other processes' turns
+constexpr int64_t kStreams = 4;                      // per thread; one alone leaves memory requests unused
+constexpr int64_t kFmaLoops = 20'000;
 constexpr int kChains = 12;  // independent sums: more than latency times throughput of any x86 core
 
 template <typename Body>
-double best_seconds(int passes, Body body) {
-  double best = INFINITY;
-  for (int i = 0; i < passes; ++i) {
-    const auto start = Clock::now();
-    body();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return best;
+double seconds_of(Body body) {
+  const auto start = Clock::now();
+  body();
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 MOESAIC_AVX512 uint64_t sum_avx512(const std::byte* data, int64_t bytes) {
-  __m512i sum[4] = {};
-  for (int64_t i = 0; i < bytes; i += 256)
-    for (int64_t j = 0; j < 4; ++j) sum[j] = _mm512_add_epi64(sum[j], _mm512_load_si512(data + i + j * 64));
+  __m512i sum[kStreams] = {};
+  const int64_t part = bytes / kStreams;
+  for (int64_t i = 0; i + 64 <= part; i += 64) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < kStreams; ++j) sum[j] = _mm512_add_epi64(sum[j], _mm512_loadu_si512(data + j * part + i));
+  }
   alignas(64) uint64_t lanes[8];
   _mm512_store_si512(lanes, _mm512_add_epi64(_mm512_add_epi64(sum[0], sum[1]), _mm512_add_epi64(sum[2], sum[3])));
   uint64_t total = 0;
@@ -45,10 +47,15 @@ MOESAIC_AVX512 uint64_t sum_avx512(const std::byte* data, int64_t bytes) {
 }
 
 MOESAIC_AVX2 uint64_t sum_avx2(const std::byte* data, int64_t bytes) {
-  __m256i sum[4] = {};
-  for (int64_t i = 0; i < bytes; i += 128)
-    for (int64_t j = 0; j < 4; ++j)
-      sum[j] = _mm256_add_epi64(sum[j], _mm256_load_si256(reinterpret_cast<const __m256i*>(data + i + j * 32)));
+  __m256i sum[kStreams] = {};
+  const int64_t part = bytes / kStreams;
+  for (int64_t i = 0; i + 32 <= part; i += 32) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < kStreams; ++j) {
+      const __m256i* from = reinterpret_cast<const __m256i*>(data + j * part + i);
+      sum[j] = _mm256_add_epi64(sum[j], _mm256_loadu_si256(from));
+    }
+  }
   alignas(32) uint64_t lanes[4];
   const __m256i all = _mm256_add_epi64(_mm256_add_epi64(sum[0], sum[1]), _mm256_add_epi64(sum[2], sum[3]));
   _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), all);
@@ -56,10 +63,15 @@ MOESAIC_AVX2 uint64_t sum_avx2(const std::byte* data, int64_t bytes) {
 }
 
 uint64_t sum_scalar(const std::byte* data, int64_t bytes) {
-  const uint64_t* words = reinterpret_cast<const uint64_t*>(data);
-  uint64_t sum[4] = {};
-  for (int64_t i = 0; i < bytes / 8; i += 4)
-    for (int64_t j = 0; j < 4; ++j) sum[j] += words[i + j];
+  uint64_t sum[kStreams] = {};
+  const int64_t part = bytes / kStreams;
+  for (int64_t i = 0; i + 8 <= part; i += 8) {
+    for (int64_t j = 0; j < kStreams; ++j) {
+      uint64_t word;
+      std::memcpy(&word, data + j * part + i, 8);
+      sum[j] += word;
+    }
+  }
   return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
@@ -111,27 +123,41 @@ void keep(T value) {
 
 }  // namespace
 
+double read_seconds(ThreadPool& pool, const std::byte* data, int64_t bytes) {
+  const auto sum = cpu_isa() == Isa::avx512 ? sum_avx512 : cpu_isa() == Isa::avx2 ? sum_avx2 : sum_scalar;
+  return seconds_of([&] {
+    pool.run((bytes + kChunkBytes - 1) / kChunkBytes, [&](int64_t i, int) {
+      keep(sum(data + i * kChunkBytes, std::min(kChunkBytes, bytes - i * kChunkBytes)));
+    });
+  });
+}
+
+double multiply_add_rate(ThreadPool& pool, Isa isa, int64_t loops) {
+  const auto run = isa == Isa::avx512 ? fma_avx512 : isa == Isa::avx2 ? fma_avx2 : multiply_add_scalar;
+  const int64_t chunks = pool.threads() * 8;
+  const double seconds = seconds_of([&] { pool.run(chunks, [&](int64_t, int) { keep(run(loops)); }); });
+  return 2.0 * kChains * lanes_of(isa) * static_cast<double>(loops * chunks) / seconds;
+}
+
 double measure_read_bandwidth(ThreadPool& pool, size_t bytes, int passes) {
-  const int64_t chunks = std::max<int64_t>(pool.threads(), static_cast<int64_t>(bytes) / kChunkBytes);
-  const size_t size = static_cast<size_t>(chunks * kChunkBytes);
+  const int64_t windows = std::max<int64_t>(1, static_cast<int64_t>(bytes) / kWindowBytes);
+  const size_t size = static_cast<size_t>(windows * kWindowBytes);
   void* map = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED) throw Error(StatusCode::resource_exhausted, "no memory for the bandwidth measurement");
   madvise(map, size, MADV_HUGEPAGE);
   std::byte* data = static_cast<std::byte*>(map);
-  pool.run(chunks,
-           [&](int64_t i, int) { std::fill_n(data + i * kChunkBytes, kChunkBytes, static_cast<std::byte>(i)); });
-  const auto sum = cpu_isa() == Isa::avx512 ? sum_avx512 : cpu_isa() == Isa::avx2 ? sum_avx2 : sum_scalar;
-  const double seconds = best_seconds(
-      passes, [&] { pool.run(chunks, [&](int64_t i, int) { keep(sum(data + i * kChunkBytes, kChunkBytes)); }); });
+  pool.run(windows, [&](int64_t i, int) { std::fill_n(data + i * kWindowBytes, kWindowBytes, std::byte{1}); });
+  double best = INFINITY;
+  for (int64_t i = 0; i < passes * windows; ++i)
+    best = std::min(best, read_seconds(pool, data + i % windows * kWindowBytes, kWindowBytes));
   munmap(map, size);
-  return static_cast<double>(size) / seconds;
+  return static_cast<double>(kWindowBytes) / best;
 }
 
 double measure_fma_peak(ThreadPool& pool, Isa isa, int passes) {
-  const auto run = isa == Isa::avx512 ? fma_avx512 : isa == Isa::avx2 ? fma_avx2 : multiply_add_scalar;
-  const int64_t chunks = pool.threads() * 8;
-  const double seconds = best_seconds(passes, [&] { pool.run(chunks, [&](int64_t, int) { keep(run(kFmaLoops)); }); });
-  return 2.0 * kChains * lanes_of(isa) * static_cast<double>(kFmaLoops * chunks) / seconds;
+  double best = 0;
+  for (int i = 0; i < passes; ++i) best = std::max(best, multiply_add_rate(pool, isa, kFmaLoops));
+  return best;
 }
 
 }  // namespace moesaic

@@ -2,17 +2,24 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 
 namespace moesaic {
 
-// Bytes per second that all threads of `pool` together read from a buffer of `bytes` (far larger than the last cache
-// level), summing it with the widest vectors: the best of `passes` passes after one to touch the pages.
-double measure_read_bandwidth(ThreadPool& pool, size_t bytes = size_t{1} << 30, int passes = 5);
+// Reads `bytes` bytes with all threads of `pool`, summing them with the widest vectors in several streams per thread,
+// and returns the seconds it took. `data` need not be aligned.
+double read_seconds(ThreadPool& pool, const std::byte* data, int64_t bytes);
 
-// f32 operations per second (2 per fused multiply-add) of all threads of `pool` on registers alone.
-double measure_fma_peak(ThreadPool& pool, Isa isa, int passes = 5);
+// Runs `loops` rounds of independent fused multiply-adds on registers in each thread; returns f32 operations per
+// second (2 per multiply-add) of all threads together. For Isa::scalar, multiplications and additions.
+double multiply_add_rate(ThreadPool& pool, Isa isa, int64_t loops);
+
+// The best of many readings, in bytes per second, of a buffer of `bytes`, which should be far larger than the last
+// cache level. Throws Error(resource_exhausted) when there is no memory for it.
+double measure_read_bandwidth(ThreadPool& pool, size_t bytes = size_t{1} << 30, int passes = 5);
+double measure_fma_peak(ThreadPool& pool, Isa isa, int passes = 50);
 
 }  // namespace moesaic

@@ -1,7 +1,6 @@
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "base/error.h"
@@ -13,7 +12,6 @@ namespace {
 
 constexpr int64_t kPanelK = 512;  // columns widened at a time
 constexpr int64_t kPanelBlocks = 4;
-constexpr int64_t kDirectTiles = 2;  // up to so many tiles of rows, converting in the tile beats a panel
 constexpr int64_t kChunkRows = 192;  // activation rows per pass: 192 x 512 floats stay in L2 beside the panel
 
 int64_t block_bytes(GemmFormat format, int64_t K) {
@@ -95,10 +93,6 @@ void run_blocks(Tile tile, int64_t blocks, int best, void (*run)(const Tile&)) {
   }
 }
 
-int best_blocks(const GemmKernels& kernels, GemmFormat format, int64_t rows) {
-  return format == GemmFormat::mxfp4 ? kernels.mx_blocks[rows] : kernels.f32_blocks[rows];
-}
-
 // Rows [m_begin, m_begin + m_count) of x times `blocks` blocks; tile.w holds their columns from k_begin on, tile.y is
 // the first of the rows.
 void f32_rows(const GemmKernels& kernels, F32Tile tile, int64_t blocks, int64_t k_begin, const GemmRows& x,
@@ -109,7 +103,7 @@ void f32_rows(const GemmKernels& kernels, F32Tile tile, int64_t blocks, int64_t 
     tile.rows = static_cast<int>(split.count);
     for (int64_t i = 0; i < split.count; ++i) tile.x[i] = row_of(x, m_begin + split.begin + i) + k_begin;
     tile.y = y + split.begin * tile.y_stride;
-    run_blocks(tile, blocks, best_blocks(kernels, tile.format, tile.rows), kernels.f32_tile);
+    run_blocks(tile, blocks, kernels.f32_blocks[tile.rows], kernels.f32_tile);
   }
 }
 
@@ -125,13 +119,17 @@ void q8_rows(const GemmKernels& kernels, Q8Tile tile, const Q8Rows& x, int64_t m
   }
 }
 
-// Converts the weights inside the tile: for few rows, where reading the weights is what takes time.
-void f32_direct(const GemmKernels& kernels, F32Tile tile, int64_t blocks, const GemmRows& x) {
-  const int64_t step = best_blocks(kernels, tile.format, row_split(x.M, kernels.f32_rows, 0).count);
-  for (; blocks > 0; blocks -= step, advance(tile, step)) f32_rows(kernels, tile, std::min(step, blocks), 0, x, 0, x.M);
+// Rows [m, m + 192) of x, with weights converted inside the tile: best for dense formats, and for mxfp4 with few rows.
+void f32_direct(const GemmKernels& kernels, F32Tile tile, int64_t blocks, const GemmRows& x, int64_t m) {
+  const int64_t m_count = std::min(kChunkRows, x.M - m);
+  const int64_t step = kernels.f32_blocks[row_split(m_count, kernels.f32_rows, 0).count];
+  tile.y += m * tile.y_stride;
+  for (; blocks > 0; blocks -= step, advance(tile, step))
+    f32_rows(kernels, tile, std::min(step, blocks), 0, x, m, m_count);
 }
 
-// Widens a panel of up to 4 blocks x 512 columns once and uses it for up to 192 rows; sums rest in y between panels.
+// The same from column k on, with mxfp4 weights widened to a panel of 4 blocks x 512 columns that all rows use; sums
+// rest in y between panels.
 void f32_panels(const GemmKernels& kernels, const F32Tile& whole, int64_t blocks, int64_t k, const GemmRows& x,
                 int64_t m, float* panel) {
   const bool last = k + kPanelK >= whole.k_count;
@@ -143,8 +141,8 @@ void f32_panels(const GemmKernels& kernels, const F32Tile& whole, int64_t blocks
   for (int64_t b = 0; b < blocks; b += kPanelBlocks) {
     const int64_t count = std::min(kPanelBlocks, blocks - b);
     for (int64_t i = 0; i < count; ++i)
-      kernels.widen(whole.w + (b + i) * whole.block_bytes + block_bytes(whole.format, k), whole.format, tile.k_count,
-                    panel + i * tile.k_count * kBlockRows);
+      kernels.widen_mxfp4(whole.w + (b + i) * whole.block_bytes + k / kMxGroup * kMxBlockGroupBytes, tile.k_count,
+                          panel + i * tile.k_count * kBlockRows);
     tile.w = reinterpret_cast<const std::byte*>(panel);
     tile.y = whole.y + m * whole.y_stride + b * kBlockRows;
     tile.bias = last && whole.bias != nullptr ? whole.bias + b * kBlockRows : nullptr;
@@ -152,18 +150,11 @@ void f32_panels(const GemmKernels& kernels, const F32Tile& whole, int64_t blocks
   }
 }
 
-// F32Tile::ordinary for all rows of x.
-bool ordinary_rows(const GemmRows& x, int64_t K) {
-  constexpr uint32_t kLow = std::bit_cast<uint32_t>(0x1p-40f), kHigh = std::bit_cast<uint32_t>(0x1p41f);
-  uint32_t outside = 0;
-  for (int64_t m = 0; m < x.M; ++m) {
-    const float* row = row_of(x, m);
-    for (int64_t k = 0; k < K; ++k) {
-      const uint32_t bits = std::bit_cast<uint32_t>(row[k]) & 0x7FFFFFFF;
-      outside |= static_cast<uint32_t>(bits - kLow >= kHigh - kLow) & static_cast<uint32_t>(bits != 0);
-    }
-  }
-  return outside == 0 && K <= int64_t{1} << 20;
+bool all_ordinary(const GemmKernels& kernels, const GemmMatrix& w, const GemmRows& x) {
+  if (w.format != GemmFormat::mxfp4 || kernels.ordinary == nullptr || w.K > int64_t{1} << 20) return false;
+  bool all = true;
+  for (int64_t m = 0; all && m < x.M; ++m) all = kernels.ordinary(row_of(x, m), w.K);
+  return all;
 }
 
 // The last N % 16 rows: a tile on the padded block writes 16 columns to a buffer, of which `lanes` go on to y.
@@ -213,18 +204,18 @@ void gemm_f32(const GemmKernels& kernels, const GemmMatrix& w, int64_t row_begin
                .x = {},
                .rows = 0,
                .blocks = 0,
-               .ordinary = w.format == GemmFormat::mxfp4 && ordinary_rows(x, w.K),
+               .ordinary = false,
                .resume = false,
                .bias = bias != nullptr ? bias + row_begin : nullptr,
                .y = y + row_begin,
                .y_stride = y_stride};
   const int64_t blocks = row_end / kBlockRows - row_begin / kBlockRows;
-  if (x.M <= kDirectTiles * kernels.f32_rows) {
-    f32_direct(kernels, tile, blocks, x);
-  } else {
-    for (int64_t m = 0; m < x.M; m += kChunkRows)
-      for (int64_t k = 0; k < w.K; k += kPanelK)
-        f32_panels(kernels, tile, blocks, k, x, m, reinterpret_cast<float*>(scratch));
+  const bool panels = w.format == GemmFormat::mxfp4 && x.M > kernels.mx_direct_rows;
+  tile.ordinary = !panels && all_ordinary(kernels, w, x);
+  for (int64_t m = 0; m < x.M; m += kChunkRows) {
+    if (!panels) f32_direct(kernels, tile, blocks, x, m);
+    for (int64_t k = 0; panels && k < w.K; k += kPanelK)
+      f32_panels(kernels, tile, blocks, k, x, m, reinterpret_cast<float*>(scratch));
   }
   if (row_end % kBlockRows == 0) return;
   advance(tile, blocks);

@@ -1,6 +1,8 @@
 // AVX2 with FMA and F16C: two 256-bit registers are one row block's 16 output rows.
 #include <immintrin.h>
 
+#include <algorithm>
+
 #include "kernels/cpu/gemm_tiles.h"
 #include "weights/layout.h"
 
@@ -10,7 +12,8 @@
 namespace moesaic {
 namespace {
 
-constexpr int64_t kAheadBytes = 4096;  // how far ahead of the q8 kernel weights are prefetched
+constexpr int64_t kAheadBytes = 4096;       // how far ahead of the q8 kernel weights are prefetched
+constexpr int64_t kDenseAheadBytes = 4096;  // the same in each block of a dense matrix
 
 // Eight of a block's columns' elements as floats.
 template <GemmFormat kFormat>
@@ -83,11 +86,21 @@ MOESAIC_AVX2_INLINE void dense_sums(const F32Tile& t, const float* const (&x)[kR
   const std::byte* vector[kVectors];
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) vector[v] = t.w + v / 2 * t.block_bytes + v % 2 * 8 * kSize;
-  for (int64_t k = 0; k < t.k_count; ++k) {
-    __m256 w[kVectors];
+  // Prefetches run ahead in each block, and at its end in the block that the next tile reads in its place.
+  const int64_t ahead = std::min(t.k_count, kDenseAheadBytes / (kBlockRows * kSize));
+  const int64_t ends[2] = {t.k_count - ahead, t.k_count};
+  int64_t k = 0, jump = ahead * kBlockRows * kSize;
+  for (int64_t end : ends) {
+    for (; k < end; ++k) {
+      __m256 w[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) w[v] = load_dense<kFormat>(vector[v] + k * kBlockRows * kSize);
-    multiply_add<kRows, kVectors>(w, x, k, sum);
+      for (int v = 0; v < kVectors; ++v) {
+        if (v % 2 == 0) _mm_prefetch(vector[v] + k * kBlockRows * kSize + jump, _MM_HINT_T0);
+        w[v] = load_dense<kFormat>(vector[v] + k * kBlockRows * kSize);
+      }
+      multiply_add<kRows, kVectors>(w, x, k, sum);
+    }
+    jump += (kVectors / 2 - 1) * t.block_bytes;
   }
 }
 
@@ -117,17 +130,99 @@ MOESAIC_AVX2_INLINE void mx_half(const std::byte* const (&group)[kVectors], cons
   }
 }
 
+// Codes to 2 * value + 12, unsigned: maddubs takes an unsigned and a signed operand.
+MOESAIC_AVX2_INLINE __m256i shifted_values(__m256i codes) {
+  const __m256i table =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  return _mm256_shuffle_epi8(table, codes);
+}
+
+// Turns bytes u = 2v + 12 of 8 rows into weights without a multiplication: u below the exponent of a row's scale is the
+// float base + u * scale / 2, and taking base + 12 * scale / 2 away is exact. The byte sits in bits 0-7 or 16-23 of the
+// mantissa, hence two bases. Scale bytes above kMaxFastScale would overflow a base.
+struct MxBases {
+  __m256 low, high, low_zero, high_zero;
+};
+constexpr uint8_t kMaxFastScale = 224;
+
+MOESAIC_AVX2_INLINE MxBases mx_bases(const std::byte* scales) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
+  const __m256i bits = _mm256_slli_epi32(bytes, 23);
+  const __m256i low = _mm256_add_epi32(bits, _mm256_set1_epi32(22 << 23));  // bit 0 is 2^(byte - 128)
+  const __m256i high = _mm256_add_epi32(bits, _mm256_set1_epi32(6 << 23));  // bit 16 is 2^(byte - 128)
+  return {_mm256_castsi256_ps(low), _mm256_castsi256_ps(high),
+          _mm256_castsi256_ps(_mm256_or_si256(low, _mm256_set1_epi32(12))),
+          _mm256_castsi256_ps(_mm256_or_si256(high, _mm256_set1_epi32(12 << 16)))};
+}
+
+MOESAIC_AVX2_INLINE __m256 mx_fast(__m256i u, int32_t mask, __m256 base, __m256 zero) {
+  const __m256 byte = _mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32(mask)));
+  return _mm256_sub_ps(_mm256_or_ps(byte, base), zero);
+}
+
+// The weights of 4 consecutive columns of 8 rows.
+MOESAIC_AVX2_INLINE void mx_four(__m256i u, const MxBases& bases, __m256 (&w)[4]) {
+  const __m256i odd = _mm256_srli_epi32(u, 8);
+  w[0] = mx_fast(u, 0xFF, bases.low, bases.low_zero);
+  w[1] = mx_fast(odd, 0xFF, bases.low, bases.low_zero);
+  w[2] = mx_fast(u, 0xFF0000, bases.high, bases.high_zero);
+  w[3] = mx_fast(odd, 0xFF0000, bases.high, bases.high_zero);
+}
+
+// 32 bytes of a chunk, one half of the group, as 2v + 12.
+template <int kHalf>
+MOESAIC_AVX2_INLINE __m256i mx_half_values(const std::byte* chunk) {
+  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(chunk));
+  const __m256i codes = kHalf == 0 ? bytes : _mm256_srli_epi16(bytes, 4);
+  return shifted_values(_mm256_and_si256(codes, _mm256_set1_epi8(0x0F)));
+}
+
+template <int kHalf, int kRows, int kVectors>
+MOESAIC_AVX2_INLINE void mx_fast_half(const std::byte* const (&group)[kVectors], const MxBases (&bases)[kVectors],
+                                      const float* const (&x)[kRows], int64_t k, __m256 (&sum)[kVectors][kRows]) {
+  for (int64_t c = 0; c < 4; ++c, k += 4) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      __m256 w[4];
+      mx_four(mx_half_values<kHalf>(group[v] + kBlockRows + c * 64 + v % 2 * 32), bases[v], w);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i) sum[v][i] = _mm256_fmadd_ps(w[j], _mm256_broadcast_ss(x[i] + k + j), sum[v][i]);
+      }
+    }
+  }
+}
+
+template <int kVectors>
+MOESAIC_AVX2_INLINE bool fast_scales(const std::byte* const (&group)[kVectors]) {
+  const __m128i limit = _mm_set1_epi8(static_cast<char>(kMaxFastScale));
+  __m128i top = limit;
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; v += 2)
+    top = _mm_max_epu8(top, _mm_loadu_si128(reinterpret_cast<const __m128i*>(group[v])));
+  return _mm_movemask_epi8(_mm_cmpeq_epi8(top, limit)) == 0xFFFF;
+}
+
 template <int kRows, int kVectors>
 MOESAIC_AVX2_INLINE void mx_sums(const F32Tile& t, const float* const (&x)[kRows], __m256 (&sum)[kVectors][kRows]) {
   const std::byte* group[kVectors];
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) group[v] = t.w + v / 2 * t.block_bytes;
   for (int64_t k = 0; k < t.k_count; k += kMxGroup) {
-    __m256 scales[kVectors];
+    if (kRows <= 2 && fast_scales<kVectors>(group)) {  // with more rows there are too few registers for it
+      MxBases bases[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) scales[v] = load_scales(group[v] + v % 2 * 8);
-    mx_half<0, kRows, kVectors>(group, scales, x, k, sum);
-    mx_half<1, kRows, kVectors>(group, scales, x, k + 16, sum);
+      for (int v = 0; v < kVectors; ++v) bases[v] = mx_bases(group[v] + v % 2 * 8);
+      mx_fast_half<0, kRows, kVectors>(group, bases, x, k, sum);
+      mx_fast_half<1, kRows, kVectors>(group, bases, x, k + 16, sum);
+    } else {
+      __m256 scales[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) scales[v] = load_scales(group[v] + v % 2 * 8);
+      mx_half<0, kRows, kVectors>(group, scales, x, k, sum);
+      mx_half<1, kRows, kVectors>(group, scales, x, k + 16, sum);
+    }
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) group[v] += kMxBlockGroupBytes;
   }
@@ -153,11 +248,11 @@ void f32_by_rows(const F32Tile& t) {
   const bool wide = t.blocks > 1;
   switch (t.rows) {
     case 1:
-      return wide ? f32_kernel<kFormat, 1, 4>(t) : f32_kernel<kFormat, 1, 1>(t);
+      return wide ? f32_kernel<kFormat, 1, 2>(t) : f32_kernel<kFormat, 1, 1>(t);
     case 2:
       return wide ? f32_kernel<kFormat, 2, 2>(t) : f32_kernel<kFormat, 2, 1>(t);
     case 3:
-      return wide ? f32_kernel<kFormat, 3, 2>(t) : f32_kernel<kFormat, 3, 1>(t);
+      return wide ? f32_kernel<kFormat, 3, 1>(t) : f32_kernel<kFormat, 3, 1>(t);
     case 4:
       return f32_kernel<kFormat, 4, 1>(t);
     case 5:
@@ -178,13 +273,6 @@ void f32_tile(const F32Tile& t) {
     case GemmFormat::mxfp4:
       return f32_by_rows<GemmFormat::mxfp4>(t);
   }
-}
-
-template <GemmFormat kFormat>
-MOESAIC_AVX2 void widen_dense(const std::byte* block, int64_t k_count, float* out) {
-  constexpr int64_t kSize = kFormat == GemmFormat::f32 ? 4 : 2;
-  for (int64_t i = 0; i < k_count * kBlockRows; i += 8)
-    _mm256_storeu_ps(out + i, load_dense<kFormat>(block + i * kSize));
 }
 
 template <int kShift>
@@ -208,26 +296,6 @@ MOESAIC_AVX2 void widen_mxfp4(const std::byte* group, int64_t k_count, float* ou
       }
     }
   }
-}
-
-void widen(const std::byte* block, GemmFormat format, int64_t k_count, float* out) {
-  switch (format) {
-    case GemmFormat::f32:
-      return widen_dense<GemmFormat::f32>(block, k_count, out);
-    case GemmFormat::bf16:
-      return widen_dense<GemmFormat::bf16>(block, k_count, out);
-    case GemmFormat::f16:
-      return widen_dense<GemmFormat::f16>(block, k_count, out);
-    case GemmFormat::mxfp4:
-      return widen_mxfp4(block, k_count, out);
-  }
-}
-
-// Codes to 2 * value + 12, unsigned: maddubs takes an unsigned and a signed operand.
-MOESAIC_AVX2_INLINE __m256i shifted_values(__m256i codes) {
-  const __m256i table =
-      _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-  return _mm256_shuffle_epi8(table, codes);
 }
 
 // Half a block's group: `codes` points to its first 32-byte chunk.
@@ -306,10 +374,14 @@ MOESAIC_AVX2 void q8_halves(const Q8Tile& t) {
 
 void q8_tile(const Q8Tile& t) {
   switch (t.rows) {
-    case 1: return q8_whole<1>(t);
-    case 2: return q8_whole<2>(t);
-    case 3: return q8_halves<3>(t);
-    default: return q8_halves<4>(t);
+    case 1:
+      return q8_whole<1>(t);
+    case 2:
+      return q8_whole<2>(t);
+    case 3:
+      return q8_halves<3>(t);
+    default:
+      return q8_halves<4>(t);
   }
 }
 
@@ -353,11 +425,12 @@ MOESAIC_AVX2 void quantize(const float* x, int64_t groups, Q8Group* out) {
 const GemmKernels kGemmAvx2{
     .f32_rows = 6,
     .q8_rows = 4,
-    .f32_blocks = {1, 4, 2, 2, 1, 1, 1},
-    .mx_blocks = {1, 4, 2, 2, 1, 1, 1},
+    .mx_direct_rows = 6,
+    .f32_blocks = {1, 2, 2, 1, 1, 1, 1},
     .f32_tile = f32_tile,
     .q8_tile = q8_tile,
-    .widen = widen,
+    .widen_mxfp4 = widen_mxfp4,
+    .ordinary = nullptr,
     .quantize = quantize,
 };
 

@@ -1,6 +1,8 @@
 // AVX-512 (F, BW, DQ, VL, VNNI): one 512-bit register is one row block's 16 output rows.
 #include <immintrin.h>
 
+#include <algorithm>
+
 #include "kernels/cpu/gemm_tiles.h"
 #include "weights/layout.h"
 
@@ -10,7 +12,8 @@
 namespace moesaic {
 namespace {
 
-constexpr int64_t kAheadBytes = 4096;  // how far ahead of the q8 kernel weights are prefetched
+constexpr int64_t kAheadBytes = 4096;      // how far ahead of the q8 kernel weights are prefetched
+constexpr int64_t kDenseAheadBytes = 512;  // the same in each block of a dense matrix
 
 // Columns k of one block as floats; `w` points to 16 elements.
 template <GemmFormat kFormat>
@@ -86,11 +89,21 @@ MOESAIC_AVX512_INLINE void dense_sums(const F32Tile& t, const float* const (&x)[
   const std::byte* block[kBlocks];
 #pragma GCC unroll 8
   for (int b = 0; b < kBlocks; ++b) block[b] = t.w + b * t.block_bytes;
-  for (int64_t k = 0; k < t.k_count; ++k) {
-    __m512 w[kBlocks];
+  // Prefetches run ahead in each block, and at its end in the block that the next tile reads in its place.
+  const int64_t ahead = std::min(t.k_count, kDenseAheadBytes / kStep);
+  const int64_t ends[2] = {t.k_count - ahead, t.k_count};
+  int64_t k = 0, jump = ahead * kStep;
+  for (int64_t end : ends) {
+    for (; k < end; ++k) {
+      __m512 w[kBlocks];
 #pragma GCC unroll 8
-    for (int b = 0; b < kBlocks; ++b) w[b] = load_dense<kFormat>(block[b] + k * kStep);
-    multiply_add<kRows, kBlocks>(w, x, k, sum);
+      for (int b = 0; b < kBlocks; ++b) {
+        _mm_prefetch(block[b] + k * kStep + jump, _MM_HINT_T0);
+        w[b] = load_dense<kFormat>(block[b] + k * kStep);
+      }
+      multiply_add<kRows, kBlocks>(w, x, k, sum);
+    }
+    jump += (kBlocks - 1) * t.block_bytes;
   }
 }
 
@@ -227,19 +240,6 @@ void f32_by_rows(const F32Tile& t) {
   }
 }
 
-void mx_by_rows(const F32Tile& t) {
-  constexpr GemmFormat kMx = GemmFormat::mxfp4;
-  const bool wide = t.blocks > 1;
-  switch (t.rows) {
-    case 1: return wide ? f32_kernel<kMx, 1, 2>(t) : f32_kernel<kMx, 1, 1>(t);
-    case 2: return wide ? f32_kernel<kMx, 2, 2>(t) : f32_kernel<kMx, 2, 1>(t);
-    case 3: return wide ? f32_kernel<kMx, 3, 2>(t) : f32_kernel<kMx, 3, 1>(t);
-    case 4: return wide ? f32_kernel<kMx, 4, 2>(t) : f32_kernel<kMx, 4, 1>(t);
-    case 5: return wide ? f32_kernel<kMx, 5, 2>(t) : f32_kernel<kMx, 5, 1>(t);
-    default: return wide ? f32_kernel<kMx, 6, 2>(t) : f32_kernel<kMx, 6, 1>(t);
-  }
-}
-
 void f32_tile(const F32Tile& t) {
   switch (t.format) {
     case GemmFormat::f32:
@@ -249,14 +249,8 @@ void f32_tile(const F32Tile& t) {
     case GemmFormat::f16:
       return f32_by_rows<GemmFormat::f16>(t);
     case GemmFormat::mxfp4:
-      return mx_by_rows(t);
+      return f32_by_rows<GemmFormat::mxfp4>(t);
   }
-}
-
-template <GemmFormat kFormat>
-MOESAIC_AVX512 void widen_dense(const std::byte* block, int64_t k_count, float* out) {
-  constexpr int64_t kStep = kBlockRows * (kFormat == GemmFormat::f32 ? 4 : 2);
-  for (int64_t k = 0; k < k_count; ++k) _mm512_storeu_ps(out + k * kBlockRows, load_dense<kFormat>(block + k * kStep));
 }
 
 template <int kShift>
@@ -276,19 +270,6 @@ MOESAIC_AVX512 void widen_mxfp4(const std::byte* group, int64_t k_count, float* 
       widen_chunk<4>(chunk, scales, out + 16 * kBlockRows);
     }
     out += 16 * kBlockRows;
-  }
-}
-
-void widen(const std::byte* block, GemmFormat format, int64_t k_count, float* out) {
-  switch (format) {
-    case GemmFormat::f32:
-      return widen_dense<GemmFormat::f32>(block, k_count, out);
-    case GemmFormat::bf16:
-      return widen_dense<GemmFormat::bf16>(block, k_count, out);
-    case GemmFormat::f16:
-      return widen_dense<GemmFormat::f16>(block, k_count, out);
-    case GemmFormat::mxfp4:
-      return widen_mxfp4(block, k_count, out);
   }
 }
 
@@ -370,6 +351,16 @@ void q8_tile(const Q8Tile& t) {
   }
 }
 
+MOESAIC_AVX512 bool ordinary(const float* x, int64_t K) {
+  const __m512i low = _mm512_set1_epi32(kOrdinaryLow), width = _mm512_set1_epi32(kOrdinaryHigh - kOrdinaryLow);
+  __mmask16 outside = 0;
+  for (int64_t k = 0; k < K; k += 16) {
+    const __m512i bits = _mm512_and_si512(_mm512_loadu_si512(x + k), _mm512_set1_epi32(0x7FFFFFFF));
+    outside |= _mm512_mask_cmpge_epu32_mask(_mm512_test_epi32_mask(bits, bits), _mm512_sub_epi32(bits, low), width);
+  }
+  return outside == 0;
+}
+
 MOESAIC_AVX512 void quantize(const float* x, int64_t groups, Q8Group* out) {
   const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
   for (int64_t g = 0; g < groups; ++g, x += kMxGroup) {
@@ -394,11 +385,12 @@ MOESAIC_AVX512 void quantize(const float* x, int64_t groups, Q8Group* out) {
 const GemmKernels kGemmAvx512{
     .f32_rows = 6,
     .q8_rows = 8,
+    .mx_direct_rows = 24,
     .f32_blocks = {1, 4, 4, 4, 4, 4, 4},
-    .mx_blocks = {1, 2, 2, 2, 2, 2, 2},
     .f32_tile = f32_tile,
     .q8_tile = q8_tile,
-    .widen = widen,
+    .widen_mxfp4 = widen_mxfp4,
+    .ordinary = ordinary,
     .quantize = quantize,
 };
 

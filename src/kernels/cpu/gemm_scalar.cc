@@ -33,9 +33,10 @@ float weight_at(const std::byte* block, GemmFormat format, int64_t k, int64_t ro
   return e2m1_to_float(code_at(group, k % kMxGroup, row)) * e8m0_to_float(static_cast<uint8_t>(group[row]));
 }
 
-void widen(const std::byte* block, GemmFormat format, int64_t k_count, float* out) {
+void widen_mxfp4(const std::byte* block, int64_t k_count, float* out) {
   for (int64_t k = 0; k < k_count; ++k)
-    for (int64_t row = 0; row < kBlockRows; ++row) out[k * kBlockRows + row] = weight_at(block, format, k, row);
+    for (int64_t row = 0; row < kBlockRows; ++row)
+      out[k * kBlockRows + row] = weight_at(block, GemmFormat::mxfp4, k, row);
 }
 
 void f32_tile(const F32Tile& t) {
@@ -88,11 +89,12 @@ void quantize(const float* x, int64_t groups, Q8Group* out) {
 const GemmKernels kGemmScalar{
     .f32_rows = 4,
     .q8_rows = 4,
+    .mx_direct_rows = 8,
     .f32_blocks = {1, 1, 1, 1, 1},
-    .mx_blocks = {1, 1, 1, 1, 1},
     .f32_tile = f32_tile,
     .q8_tile = q8_tile,
-    .widen = widen,
+    .widen_mxfp4 = widen_mxfp4,
+    .ordinary = nullptr,
     .quantize = quantize,
 };
 

@@ -10,6 +10,7 @@
 namespace moesaic {
 
 constexpr int kMaxTileRows = 8;
+constexpr int32_t kOrdinaryLow = std::bit_cast<int32_t>(0x1p-40f), kOrdinaryHigh = std::bit_cast<int32_t>(0x1p41f);
 constexpr uint8_t kScaledLow = 127 - 30, kScaledHigh = 127 + 20;
 
 struct F32Tile {
@@ -20,9 +21,9 @@ struct F32Tile {
   const float* x[kMaxTileRows];
   int rows, blocks;
   // All of x is 0 or in [2^-40, 2^41), and K <= 2^20. While MXFP4 scale bytes are in [kScaledLow, kScaledHigh], that is
-  // scales 2^-30 to 2^20, products are multiples of 2^-94 and sums are below 2^85. So sums divided by any such scale are
-  // multiples of 2^-114 and below 2^115: neither they nor the sums themselves are ever subnormal or infinite, rounding
-  // commutes with the division, and a kernel may keep the divided sums.
+  // scales 2^-30 to 2^20, products are multiples of 2^-94 and sums are below 2^85. So sums divided by any such scale
+  // are multiples of 2^-114 and below 2^115: neither they nor the sums themselves are ever subnormal or infinite,
+  // rounding commutes with the division, and a kernel may keep the divided sums.
   bool ordinary;
   bool resume;        // continue the sums in y instead of starting at 0
   const float* bias;  // of the first row of w; null for none, and while sums are unfinished
@@ -43,12 +44,14 @@ struct Q8Tile {
 
 struct GemmKernels {
   int f32_rows, q8_rows;             // most rows per tile
+  int mx_direct_rows;                // with more rows than that, mxfp4 is widened to f32 panels first
   int f32_blocks[kMaxTileRows + 1];  // best blocks per f32_tile, by rows; a tile has that many or 1
-  int mx_blocks[kMaxTileRows + 1];   // the same for mxfp4
   void (*f32_tile)(const F32Tile& tile);
   void (*q8_tile)(const Q8Tile& tile);
-  // Converts k_count columns of one block of 16 rows to f32 [k_count][16].
-  void (*widen)(const std::byte* block, GemmFormat format, int64_t k_count, float* out);
+  // Converts k_count columns of one mxfp4 block to f32 [k_count][16].
+  void (*widen_mxfp4)(const std::byte* block, int64_t k_count, float* out);
+  // F32Tile::ordinary for one row, K a multiple of 32; null when f32_tile does not look at it.
+  bool (*ordinary)(const float* x, int64_t K);
   void (*quantize)(const float* x, int64_t groups, Q8Group* out);
 };
 

@@ -1,0 +1,176 @@
+// The gpt-oss golden checkpoints: every layer against Hugging Face's float32 values, and invariances of the runtime.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "cache/cache_pool.h"
+#include "engine/taps.h"
+#include "support/checkpoint.h"
+
+namespace moesaic {
+namespace {
+
+using Ids = std::vector<std::vector<int32_t>>;
+
+std::vector<double> to_doubles(const OwnedTensor& t) {
+  std::vector<double> out(static_cast<size_t>(t.shape.elements()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (t.dtype == DType::f32) {
+      float value;
+      std::memcpy(&value, t.bytes.data() + i * 4, 4);
+      out[i] = static_cast<double>(value);
+    } else {
+      int64_t value;
+      std::memcpy(&value, t.bytes.data() + i * 8, 8);
+      out[i] = static_cast<double>(value);
+    }
+  }
+  return out;
+}
+
+Ids input_ids(const TensorMap& reference) {
+  const OwnedTensor& t = reference.at("input_ids");
+  const std::vector<double> flat = to_doubles(t);
+  Ids ids(static_cast<size_t>(t.shape[0]));
+  for (size_t i = 0; i < flat.size(); ++i) ids[i / static_cast<size_t>(t.shape[1])].push_back(static_cast<int32_t>(flat[i]));
+  return ids;
+}
+
+double relative_l2(const std::vector<double>& got, const std::vector<double>& want) {
+  double difference = 0, square = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    square += want[i] * want[i];
+  }
+  return std::sqrt(difference / square);
+}
+
+LoadOptions options_for(const std::string& model, Backend backend, Precision precision, const Ids& ids) {
+  LoadOptions options;
+  options.model = golden(model);
+  options.backend = backend;
+  options.precision = precision;
+  options.progress = false;
+  options.threads = 2;
+  return forward_limits(options, static_cast<int64_t>(ids.size()), static_cast<int64_t>(ids[0].size()));
+}
+
+struct GoldenCase {
+  const char* model;
+  Backend backend;
+  Precision precision;
+  double bound;
+};
+
+class Golden : public testing::TestWithParam<GoldenCase> {};
+
+TEST_P(Golden, EveryLayerIsWithinItsBound) {
+  const GoldenCase c = GetParam();
+  const TensorMap reference = read_tensors(golden(c.model) + "/golden.safetensors");
+  const Ids ids = input_ids(reference);
+  LoadedModel loaded = load_model(options_for(c.model, c.backend, c.precision, ids));
+  const Forward forward_pass = forward(loaded, ids);
+  size_t compared = 0;
+  for (const auto& [name, tap] : forward_pass.named) {
+    ASSERT_TRUE(reference.contains(name)) << name;
+    const double difference = relative_l2(tap.values, to_doubles(reference.at(name)));
+    EXPECT_LE(difference, c.bound) << name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 6u);  // hidden.0 to hidden.4 and the logits
+}
+
+INSTANTIATE_TEST_SUITE_P(GptOss, Golden,
+                         testing::Values(GoldenCase{"gpt_oss-mxfp4", Backend::ref, Precision::float32, 1e-5},
+                                         GoldenCase{"gpt_oss-bf16", Backend::ref, Precision::float32, 1e-5},
+                                         GoldenCase{"gpt_oss-mxfp4", Backend::cpu, Precision::float32, 1e-5},
+                                         GoldenCase{"gpt_oss-bf16", Backend::cpu, Precision::float32, 1e-5},
+                                         GoldenCase{"gpt_oss-mxfp4", Backend::cpu, Precision::fast, 3e-2},
+                                         GoldenCase{"gpt_oss-bf16", Backend::cpu, Precision::fast, 3e-2}));
+
+// Logits of every token of one sequence, cut into steps of the given lengths; the last step takes what is left. Steps of
+// one token run on the decode plan where `decode` says so.
+std::vector<float> logits_in_chunks(LoadedModel& loaded, const std::vector<int32_t>& tokens,
+                                    const std::vector<int64_t>& chunks, bool decode) {
+  CachePool pool(loaded.blocks, loaded.compiled.cache.block_stride, loaded.slots, loaded.compiled.cache.slot_stride);
+  SequenceCache cache;
+  const int64_t total = static_cast<int64_t>(tokens.size());
+  EXPECT_TRUE(pool.open(cache, total));
+  Batch batch(loaded.compiled.prefill.limits, loaded.compiled.decode.limits, loaded.max_blocks());
+  std::vector<float> out;
+  for (int64_t start = 0, i = 0; start < total; ++i) {
+    const int64_t wish = i < static_cast<int64_t>(chunks.size()) ? chunks[static_cast<size_t>(i)] : total;
+    const int64_t count = std::min(wish, total - start);
+    const Plan& plan = decode && count == 1 ? loaded.compiled.decode : loaded.compiled.prefill;
+    batch.clear();
+    batch.add({tokens.data() + start, static_cast<size_t>(count)}, start, cache.blocks, cache.slot, count);
+    run(plan, loaded.compiled.cache, loaded.memory(), batch.view(), loaded.device->stream());
+    const float* rows = reinterpret_cast<const float*>(logits(plan, loaded.memory()));
+    out.insert(out.end(), rows, rows + count * plan.vocab);
+    start += count;
+  }
+  return out;
+}
+
+class Invariance : public testing::TestWithParam<std::tuple<const char*, Precision>> {
+ protected:
+  void SetUp() override {
+    const auto [model, precision] = GetParam();
+    ids_ = input_ids(read_tensors(golden(model) + "/golden.safetensors"));
+    loaded_ = load_model(options_for(model, Backend::cpu, precision, ids_));
+  }
+  Ids ids_;
+  LoadedModel loaded_;
+};
+
+TEST_P(Invariance, ChunkedPrefillAndDecodeGiveTheSameBits) {
+  const std::vector<float> whole = logits_in_chunks(loaded_, ids_[0], {}, false);
+  for (int64_t cut = 1; cut < static_cast<int64_t>(ids_[0].size()); ++cut)  // at every boundary
+    EXPECT_EQ(logits_in_chunks(loaded_, ids_[0], {cut}, false), whole) << cut;
+  const std::vector<int64_t> ones(ids_[0].size(), 1), sevens(ids_[0].size(), 7);
+  EXPECT_EQ(logits_in_chunks(loaded_, ids_[0], ones, false), whole) << "token by token on the prefill plan";
+  EXPECT_EQ(logits_in_chunks(loaded_, ids_[0], ones, true), whole) << "token by token on the decode plan";
+  EXPECT_EQ(logits_in_chunks(loaded_, ids_[0], sevens, false), whole);
+}
+
+TEST_P(Invariance, BatchOfSequencesEqualsEachAlone) {
+  CachePool pool(loaded_.blocks, 1, loaded_.slots, 1);
+  Batch batch(loaded_.compiled.prefill.limits, loaded_.compiled.decode.limits, loaded_.max_blocks());
+  std::vector<SequenceCache> caches(2);
+  const std::vector<int32_t> shorter(ids_[1].begin(), ids_[1].begin() + 23);
+  ASSERT_TRUE(pool.open(caches[0], static_cast<int64_t>(ids_[0].size())) && pool.open(caches[1], 23));
+  batch.add(ids_[0], 0, caches[0].blocks, caches[0].slot, static_cast<int64_t>(ids_[0].size()));
+  batch.add(shorter, 0, caches[1].blocks, caches[1].slot, 23);
+  const Plan& plan = loaded_.compiled.prefill;
+  run(plan, loaded_.compiled.cache, loaded_.memory(), batch.view(), loaded_.device->stream());
+  const float* rows = reinterpret_cast<const float*>(logits(plan, loaded_.memory()));
+  const std::vector<float> together(rows, rows + batch.rows() * plan.vocab);
+  std::vector<float> alone = logits_in_chunks(loaded_, ids_[0], {}, false);
+  const std::vector<float> second = logits_in_chunks(loaded_, shorter, {}, false);
+  alone.insert(alone.end(), second.begin(), second.end());
+  EXPECT_EQ(together, alone);
+}
+
+INSTANTIATE_TEST_SUITE_P(GptOss, Invariance,
+                         testing::Combine(testing::Values("gpt_oss-mxfp4", "gpt_oss-bf16"),
+                                          testing::Values(Precision::float32, Precision::fast)));
+
+TEST(Passes, LeaveTheResultAlone) {
+  const Ids ids = {input_ids(read_tensors(golden("gpt_oss-mxfp4") + "/golden.safetensors"))[0]};
+  LoadOptions options = options_for("gpt_oss-mxfp4", Backend::ref, Precision::float32, ids);
+  LoadedModel all = load_model(options);
+  const std::vector<double> want = forward(all, ids).named.back().second.values;
+  const std::vector<std::set<std::string>> skips = {{"fuse_add_norm"},
+                                                    {"fuse_expert_swiglu"},
+                                                    {"fuse_add_norm", "fuse_expert_swiglu"},
+                                                    {"expand_moe", "fuse_expert_swiglu", "fuse_add_norm"}};
+  for (const auto& skip : skips) {
+    options.skip_passes = skip;
+    LoadedModel some = load_model(options);
+    EXPECT_LE(relative_l2(forward(some, ids).named.back().second.values, want), 1e-13) << *skip.begin();
+  }
+}
+
+}  // namespace
+}  // namespace moesaic
