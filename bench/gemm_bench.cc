@@ -1,18 +1,20 @@
 // Speed of the CPU matrix kernels against what this machine reads and multiplies in the same run.
 //
-//   gemm_bench [--csv FILE] [--seconds S] [--filter TEXT]
+//   gemm_bench [--csv FILE] [--seconds S] [--filter TEXT] [--cpu-time yes]
 //
 // Weights rotate through more memory than the last cache level holds, so that decode rows show memory speed. Each
 // product is followed by reading as many bytes of other weights and by a burst of multiply-adds on registers, so that
 // other load on the machine falls on both sides of the percentages: they compare medians, and best times in brackets.
+// With --cpu-time yes all times are the process's processor time divided by the threads: compute-bound rows stay
+// meaningful on a machine that others keep busy.
 // MOESAIC_ISA and MOESAIC_THREADS choose the kernels and threads.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -24,8 +26,6 @@
 
 namespace moesaic {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kRotateBytes = int64_t{512} << 20;
 
@@ -120,18 +120,30 @@ class Product {
   std::vector<std::byte> scratch_;
 };
 
-Times time_case(const Case& c, ThreadPool& pool, double seconds) {
+double seconds_now(clockid_t clock) {
+  timespec time;
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+Times time_case(const Case& c, ThreadPool& pool, double seconds, bool cpu_time) {
   const int64_t bytes = gemm_matrix_bytes(c.format, c.N, c.K), copies = std::max<int64_t>(3, kRotateBytes / bytes);
   const std::vector<std::byte> weights = random_weights(c, copies);
+  const auto timed = [&](auto body) {
+    const clockid_t clock = cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
+    const double begin = seconds_now(clock);
+    body();
+    return (seconds_now(clock) - begin) / (cpu_time ? pool.threads() : 1);
+  };
   Product product(c, pool);
   Times times;
-  const auto start = Clock::now();
-  for (int64_t i = 0; i < 7 || Clock::now() - start < std::chrono::duration<double>(seconds); ++i) {
-    const auto begin = Clock::now();
-    product.run(weights.data() + 2 * i % copies * bytes);
-    times.product.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
-    times.read.push_back(read_seconds(pool, weights.data() + (2 * i + 1) % copies * bytes, bytes));
-    times.fma.push_back(multiply_add_rate(pool, cpu_isa(), 4000));
+  const double end = seconds_now(CLOCK_MONOTONIC) + seconds;
+  for (int64_t i = 0; i < 7 || seconds_now(CLOCK_MONOTONIC) < end; ++i) {
+    times.product.push_back(timed([&] { product.run(weights.data() + 2 * i % copies * bytes); }));
+    times.read.push_back(timed([&] { read_all(pool, weights.data() + (2 * i + 1) % copies * bytes, bytes); }));
+    double operations = 0;
+    const double fma = timed([&] { operations = multiply_add_all(pool, cpu_isa(), 4000); });
+    times.fma.push_back(operations / fma);
   }
   for (auto* list : {&times.product, &times.read, &times.fma}) std::sort(list->begin(), list->end());
   return times;
@@ -156,6 +168,7 @@ void report(const Case& c, const std::string& name, const Times& t, std::FILE* c
 struct Options {
   std::string csv, filter;
   double seconds = 0.7;
+  bool cpu_time = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -163,6 +176,7 @@ Options parse(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--csv") options.csv = argv[i + 1];
+    if (flag == "--cpu-time") options.cpu_time = std::string(argv[i + 1]) == "yes";
     if (flag == "--filter") options.filter = argv[i + 1];
     if (flag == "--seconds") options.seconds = std::atof(argv[i + 1]);
   }
@@ -182,7 +196,8 @@ int run(const Options& options) {
                machine);
   for (const Case& c : kCases) {
     const std::string name = fmt::format("{} {} {}x{}x{}", format_name(c.format), c.q8 ? "q8" : "f32", c.M, c.N, c.K);
-    if (name.find(options.filter) != std::string::npos) report(c, name, time_case(c, pool, options.seconds), csv);
+    if (name.find(options.filter) != std::string::npos)
+      report(c, name, time_case(c, pool, options.seconds, options.cpu_time), csv);
   }
   if (csv != nullptr) std::fclose(csv);
   return 0;

@@ -79,7 +79,19 @@ TEST(Explain, ReusedActivationsNeverOverlap) {
   for (const Json& phase : got.at("phases").as_array()) {
     const JsonObject& activations = phase.at("activations").as_object();
     int64_t peak = 0, sum = 0;
-    for (const Json& a : activations.at("allocations").as_array()) {
+    const JsonArray& all = activations.at("allocations").as_array();
+    const auto before = [](const Json& a, const char* end, int64_t extra, const Json& b, const char* begin) {
+      return a.at(end).as_int64() + extra <= b.at(begin).as_int64();
+    };
+    for (size_t i = 0; i < all.size(); ++i)
+      for (size_t k = 0; k < i; ++k) {
+        const Json &a = all[i], &b = all[k];
+        EXPECT_TRUE(before(a, "last_step", 1, b, "first_step") || before(b, "last_step", 1, a, "first_step") ||
+                    before(a, "offset", a.at("bytes").as_int64(), b, "offset") ||
+                    before(b, "offset", b.at("bytes").as_int64(), a, "offset"))
+            << a << " and " << b;
+      }
+    for (const Json& a : all) {
       peak = std::max(peak, a.at("offset").as_int64() + a.at("bytes").as_int64());
       sum += a.at("bytes").as_int64();
     }

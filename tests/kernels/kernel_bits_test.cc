@@ -29,7 +29,7 @@ TEST(KernelBits, DISABLED_Print) {
   for (const Kernel* kernel : registry_of(Backend::cpu).kernels()) {
     const std::vector<KernelCase> cases = kernel_cases(kernel->op, rng);
     uint64_t hash = 0;
-    for (size_t i = 0; i < cases.size(); i += 3)
+    for (size_t i = 0; i < cases.size(); i += 6)
       if (refusal(*kernel, cases[i]) == nullptr) hash = mix64(hash ^ hash_of(run_kernel(*kernel, cases[i], 0xFF, 2)));
     fmt::print("bits {} {:016x}\n", kernel->name, hash);
   }
@@ -163,8 +163,9 @@ TEST(KernelBits, SwigluIsTheSameAtEveryLevel) {
     std::vector<uint32_t>& level = bits.emplace_back();
     for (float x : out) level.push_back(std::bit_cast<uint32_t>(x));
     EXPECT_EQ(level, bits[0]) << isa_name(isa);
-    cpu::clamped_swiglu_rows(isa, h.data(), 1, 7, 1.702f, h.data());  // in place
-    EXPECT_EQ(h[0], out[0]);
+    std::vector<float> in_place = h;
+    cpu::clamped_swiglu_rows(isa, in_place.data(), 101, 7, 1.702f, in_place.data());
+    EXPECT_TRUE(std::equal(out.begin() + 4, out.end(), in_place.begin() + 4)) << isa_name(isa);
   }
 }
 

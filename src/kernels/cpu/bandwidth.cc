@@ -123,20 +123,17 @@ void keep(T value) {
 
 }  // namespace
 
-double read_seconds(ThreadPool& pool, const std::byte* data, int64_t bytes) {
+void read_all(ThreadPool& pool, const std::byte* data, int64_t bytes) {
   const auto sum = cpu_isa() == Isa::avx512 ? sum_avx512 : cpu_isa() == Isa::avx2 ? sum_avx2 : sum_scalar;
-  return seconds_of([&] {
-    pool.run((bytes + kChunkBytes - 1) / kChunkBytes, [&](int64_t i, int) {
-      keep(sum(data + i * kChunkBytes, std::min(kChunkBytes, bytes - i * kChunkBytes)));
-    });
-  });
+  pool.run((bytes + kChunkBytes - 1) / kChunkBytes,
+           [&](int64_t i, int) { keep(sum(data + i * kChunkBytes, std::min(kChunkBytes, bytes - i * kChunkBytes))); });
 }
 
-double multiply_add_rate(ThreadPool& pool, Isa isa, int64_t loops) {
+double multiply_add_all(ThreadPool& pool, Isa isa, int64_t loops) {
   const auto run = isa == Isa::avx512 ? fma_avx512 : isa == Isa::avx2 ? fma_avx2 : multiply_add_scalar;
   const int64_t chunks = pool.threads() * 8;
-  const double seconds = seconds_of([&] { pool.run(chunks, [&](int64_t, int) { keep(run(loops)); }); });
-  return 2.0 * kChains * lanes_of(isa) * static_cast<double>(loops * chunks) / seconds;
+  pool.run(chunks, [&](int64_t, int) { keep(run(loops)); });
+  return 2.0 * kChains * lanes_of(isa) * static_cast<double>(loops * chunks);
 }
 
 double measure_read_bandwidth(ThreadPool& pool, size_t bytes, int passes) {
@@ -149,14 +146,18 @@ double measure_read_bandwidth(ThreadPool& pool, size_t bytes, int passes) {
   pool.run(windows, [&](int64_t i, int) { std::fill_n(data + i * kWindowBytes, kWindowBytes, std::byte{1}); });
   double best = INFINITY;
   for (int64_t i = 0; i < passes * windows; ++i)
-    best = std::min(best, read_seconds(pool, data + i % windows * kWindowBytes, kWindowBytes));
+    best = std::min(best, seconds_of([&] { read_all(pool, data + i % windows * kWindowBytes, kWindowBytes); }));
   munmap(map, size);
   return static_cast<double>(kWindowBytes) / best;
 }
 
 double measure_fma_peak(ThreadPool& pool, Isa isa, int passes) {
   double best = 0;
-  for (int i = 0; i < passes; ++i) best = std::max(best, multiply_add_rate(pool, isa, kFmaLoops));
+  for (int i = 0; i < passes; ++i) {
+    double operations = 0;
+    const double seconds = seconds_of([&] { operations = multiply_add_all(pool, isa, kFmaLoops); });
+    best = std::max(best, operations / seconds);
+  }
   return best;
 }
 

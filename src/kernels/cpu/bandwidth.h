@@ -9,13 +9,13 @@
 
 namespace moesaic {
 
-// Reads `bytes` bytes with all threads of `pool`, summing them with the widest vectors in several streams per thread,
-// and returns the seconds it took. `data` need not be aligned.
-double read_seconds(ThreadPool& pool, const std::byte* data, int64_t bytes);
+// Reads `bytes` bytes with all threads of `pool`, summing them with the widest vectors in several streams per thread.
+// `data` need not be aligned.
+void read_all(ThreadPool& pool, const std::byte* data, int64_t bytes);
 
-// Runs `loops` rounds of independent fused multiply-adds on registers in each thread; returns f32 operations per
-// second (2 per multiply-add) of all threads together. For Isa::scalar, multiplications and additions.
-double multiply_add_rate(ThreadPool& pool, Isa isa, int64_t loops);
+// Runs `loops` rounds of independent fused multiply-adds on registers, 8 times per thread; returns the number of f32
+// operations (2 per multiply-add). For Isa::scalar, multiplications and additions.
+double multiply_add_all(ThreadPool& pool, Isa isa, int64_t loops);
 
 // The best of many readings, in bytes per second, of a buffer of `bytes`, which should be far larger than the last
 // cache level. Throws Error(resource_exhausted) when there is no memory for it.
