@@ -5,8 +5,8 @@
 // Weights rotate through more memory than the last cache level holds, so that decode rows show memory speed. Each
 // product is followed by reading as many bytes of other weights and by a burst of multiply-adds on registers, so that
 // other load on the machine falls on both sides of the percentages: they compare medians, and best times in brackets.
-// With --cpu-time yes all times are the process's processor time divided by the threads: compute-bound rows stay
-// meaningful on a machine that others keep busy.
+// With --cpu-time yes all times are processor time divided by the threads, so that compute-bound rows stay meaningful
+// on a machine that others keep busy. Use it with MOESAIC_THREADS=1: Linux counts other threads' time in whole ticks.
 // MOESAIC_ISA and MOESAIC_THREADS choose the kernels and threads.
 #include <fmt/format.h>
 

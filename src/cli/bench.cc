@@ -51,7 +51,7 @@ Statistics tokens_per_second(const SpeedResult& result) {
 
 // Everything about a run but the tests.
 struct Setting {
-  std::string model, backend, precision, isa, machine, date, commit;
+  std::string model, backend, precision, cache, isa, machine, date, commit;
   int threads = 1;
   int64_t bytes = 0, parameters = 0;
   MachineLimits limits;
@@ -88,6 +88,7 @@ Setting describe(const LoadOptions& load, const LoadedModel& loaded) {
   s.model = model_name(load, loaded) + (load.dummy_weights ? " (random weights)" : "");
   s.backend = backend_name(device.backend);
   s.precision = device.backend == Backend::ref ? "float64" : load.precision == Precision::fast ? "fast" : "float32";
+  s.cache = dtype_name(cache_dtype(load));
   s.isa = isa_name(device.isa);
   s.machine = cpu_name(), s.date = utc_now(), s.commit = commit != nullptr ? commit : "";
   s.threads = device.threads;
@@ -295,15 +296,24 @@ void print_json(const Setting& s, const std::vector<Test>& tests) {
                           {"read_bytes_per_second_after", s.limits.read_after},
                           {"f32_product", {{"M", M}, {"N", N}, {"K", K}, {"flops_per_second", s.limits.product}}},
                           {"fma_flops_per_second", s.limits.fma}};
-  const JsonObject out{{"model", s.model},     {"size_bytes", s.bytes},    {"parameters", s.parameters},
-                       {"backend", s.backend}, {"precision", s.precision}, {"machine", s.machine},
-                       {"isa", s.isa},         {"threads", s.threads},     {"date", s.date},
-                       {"commit", s.commit},   {"limits", limits},         {"tests", rows}};
+  const JsonObject out{{"model", s.model},
+                       {"size_bytes", s.bytes},
+                       {"parameters", s.parameters},
+                       {"backend", s.backend},
+                       {"precision", s.precision},
+                       {"cache", s.cache},
+                       {"machine", s.machine},
+                       {"isa", s.isa},
+                       {"threads", s.threads},
+                       {"date", s.date},
+                       {"commit", s.commit},
+                       {"limits", limits},
+                       {"tests", rows}};
   fmt::print("{}\n", write_json(out, {.indent = 2}));
 }
 
 constexpr const char* kCsvHeader =
-    "date,commit,machine,isa,threads,model,backend,precision,size_bytes,parameters,test,tokens_per_second_mean,"
+    "date,commit,machine,isa,threads,model,backend,precision,cache,size_bytes,parameters,test,tokens_per_second_mean,"
     "tokens_per_second_sd,tokens_per_second_median,weight_bytes_per_step,cache_bytes_per_step,experts_per_layer,"
     "read_gb_per_s,read_bandwidth_before_gb_per_s,read_bandwidth_after_gb_per_s,gflop_per_s,f32_product_gflop_per_s,"
     "fma_gflop_per_s";
@@ -331,8 +341,9 @@ void append_csv(const std::string& path, bool header, const Setting& s, const st
   for (const Test& test : tests) {
     const Statistics speed = tokens_per_second(test.result);
     const Rates rates = rates_of(test.result);
-    file << fmt::format("{},{},{},{},{},{},{},{},{},{},{},", s.date, csv_field(s.commit), csv_field(s.machine), s.isa,
-                        s.threads, csv_field(s.model), s.backend, s.precision, s.bytes, s.parameters, test.name());
+    file << fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},", s.date, csv_field(s.commit), csv_field(s.machine),
+                        s.isa, s.threads, csv_field(s.model), s.backend, s.precision, s.cache, s.bytes, s.parameters,
+                        test.name());
     file << fmt::format("{:.3f},{:.3f},{:.3f},{:.0f},{:.0f},{:.2f},", speed.mean, speed.deviation, speed.median,
                         rates.step_weights, rates.step_cache, rates.experts);
     file << fmt::format("{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f}\n", rates.read / 1e9, s.limits.read_before / 1e9,
@@ -358,8 +369,9 @@ int run_bench(const BenchOptions& options) {
   print_generation(setting, tests);
   print_prompts(setting, tests);
   if (profile) print_profiles(tests);
-  fmt::print("\nprecision {}, {} ({}), {} repetitions after a warm-up; sizes and percentages from the median\n",
-             setting.precision, loaded.device->info().name, setting.machine, options.repetitions);
+  fmt::print(
+      "\nprecision {}, cache {}, {} ({}), {} repetitions after a warm-up; sizes and percentages from the median\n",
+      setting.precision, setting.cache, loaded.device->info().name, setting.machine, options.repetitions);
   return 0;
 }
 

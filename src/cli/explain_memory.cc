@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/progress.h"
 #include "cli/explain.h"
@@ -75,7 +76,8 @@ std::vector<User> top_users(const Plan& plan, size_t count) {
     std::vector<int64_t>& layers = users[it->second].layers;
     if (label.layer >= 0 && (layers.empty() || layers.back() != label.layer)) layers.push_back(label.layer);
   }
-  std::stable_sort(users.begin(), users.end(), [](const User& a, const User& b) { return a.bytes > b.bytes; });
+  std::sort(users.begin(), users.end(),
+            [](const User& a, const User& b) { return std::tie(b.bytes, a.name) < std::tie(a.bytes, b.name); });
   users.resize(std::min(users.size(), count));
   return users;
 }
@@ -94,19 +96,23 @@ struct StepRange {
   int first = 0, last = 0;
 };
 
-// The steps of the layer in which most bytes are alive; without layers, some steps around that point.
+// The steps of the layer in which most bytes are alive; without layers, the first steps.
 StepRange busiest_layer(const Plan& plan) {
   const int steps = static_cast<int>(plan.steps.size());
-  std::vector<int64_t> alive(plan.steps.size() + 1, 0);
+  std::vector<int64_t> alive(plan.steps.size() + 1, 0), layers;
   for (const Allocation& a : plan.allocations)
     for (int i = a.first; i <= a.last; ++i) alive[static_cast<size_t>(i)] += a.bytes;
-  const int peak = static_cast<int>(std::max_element(alive.begin(), alive.end() - 1) - alive.begin());
-  const auto layer_at = [&](int i) { return split_layer(plan.steps[static_cast<size_t>(i)].label).layer; };
-  const int64_t layer = layer_at(peak);
-  if (layer < 0) return {std::max(peak - 10, 0), std::min(peak + 10, steps - 1)};
+  for (const Step& step : plan.steps) layers.push_back(split_layer(step.label).layer);
+  int peak = -1;
+  for (int i = 0; i < steps; ++i)
+    if (layers[static_cast<size_t>(i)] >= 0 &&
+        (peak < 0 || alive[static_cast<size_t>(i)] > alive[static_cast<size_t>(peak)]))
+      peak = i;
+  if (peak < 0) return {0, std::min(20, steps - 1)};
+  const int64_t layer = layers[static_cast<size_t>(peak)];
   StepRange range{peak, peak};
-  while (range.first > 0 && layer_at(range.first - 1) == layer) --range.first;
-  while (range.last + 1 < steps && layer_at(range.last + 1) == layer) ++range.last;
+  while (range.first > 0 && layers[static_cast<size_t>(range.first - 1)] == layer) --range.first;
+  while (range.last + 1 < steps && layers[static_cast<size_t>(range.last + 1)] == layer) ++range.last;
   return range;
 }
 
@@ -122,7 +128,8 @@ void print_reuse(const Plan& plan) {
   std::vector<const Allocation*> shown;
   for (const Allocation& a : plan.allocations)
     if (a.first <= range.last && a.last >= range.first) shown.push_back(&a);
-  std::stable_sort(shown.begin(), shown.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
+  std::sort(shown.begin(), shown.end(),
+            [](auto* a, auto* b) { return std::tie(a->offset, a->first) < std::tie(b->offset, b->first); });
   fmt::print("\nreuse of that memory over steps {} to {} of {} (# alive, < before, > after):\n", range.first,
              range.last, phase_name(plan.phase));
   Table table({"activation", "offset", "bytes", "lifetime"});
@@ -134,7 +141,7 @@ void print_workspace(const Explanation& e) {
   std::set<int64_t> layers;
   int64_t sum = 0, users = 0;
   Table table({"step", "layers", "phase", "kernel", "asks for"});
-  for (Phase phase : e.phases)
+  for (Phase phase : {Phase::prefill, Phase::decode})  // both share it, whichever was asked for
     for (const StepGroup& group : group_steps(e.plan(phase), e.compiled.weights)) {
       const int64_t bytes = group.step->workspace_bytes;
       if (bytes == 0) continue;

@@ -12,6 +12,8 @@ OperandDesc describe(const Graph& graph, Value value, const WeightMap& weights) 
   operand.kind = slot.spec.kind;
   operand.format = slot.spec.format;
   operand.stored = slot.stored;
+  operand.scale_rows = slot.spec.scale_rows;
+  operand.scale_cols = slot.spec.scale_cols;
   return operand;
 }
 

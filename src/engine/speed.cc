@@ -39,7 +39,6 @@ SpeedMeter::SpeedMeter(LoadedModel& loaded, Progress& progress, uint64_t seed)
       progress_(progress),
       pool_(loaded.blocks, loaded.compiled.cache.block_stride, loaded.slots, loaded.compiled.cache.slot_stride),
       batch_(loaded.compiled.prefill.limits, loaded.compiled.decode.limits, loaded.max_blocks()),
-      sequences_(),
       tokens_(static_cast<size_t>(loaded.slots * loaded.max_model_len)) {
   Rng rng(seed);
   for (int32_t& token : tokens_) token = static_cast<int32_t>(rng.below(loaded.model.vocab));

@@ -6,7 +6,7 @@
 // not part of the measurement.
 #pragma once
 
-#include <functional>
+#include <span>
 #include <vector>
 
 #include "base/progress.h"

@@ -7,11 +7,20 @@ namespace moesaic {
 
 int64_t weight_bytes(const WeightSpec& weight) {
   const int64_t n = weight.shape.elements();
-  return weight.format == Format::mxfp4 ? n / 2 + n / 32 : n * dtype_bytes(weight.dtype);
+  if (weight.format == Format::mxfp4) return n / 2 + n / 32;
+  if (weight.format == Format::fp8) return (n + 3) / 4 * 4 + 4 * fp8_scale_count(weight);
+  return n * dtype_bytes(weight.dtype);
+}
+
+int64_t fp8_scale_count(const WeightSpec& weight) {
+  const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  return ceil(weight.shape[-2], weight.scale_rows) * ceil(weight.shape[-1], weight.scale_cols);
 }
 
 std::string format_name(const WeightSpec& weight) {
-  return weight.format == Format::mxfp4 ? "mxfp4" : std::string(dtype_name(weight.dtype));
+  if (weight.format == Format::mxfp4) return "mxfp4";
+  if (weight.format == Format::fp8) return fmt::format("fp8_{}x{}", weight.scale_rows, weight.scale_cols);
+  return std::string(dtype_name(weight.dtype));
 }
 
 Graph Graph::clone() const {

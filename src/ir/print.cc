@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <map>
 
 #include "ir/graph.h"
@@ -164,6 +165,7 @@ class Parser {
     spec.kind = static_cast<WeightKind>(found - std::begin(kKindNames));
     const std::string format = line.word("[");
     if (format == "mxfp4") spec.format = Format::mxfp4;
+    else if (std::sscanf(format.c_str(), "fp8_%ldx%ld", &spec.scale_rows, &spec.scale_cols) == 2) spec.format = Format::fp8;
     else if (const auto dtype = parse_dtype(format)) spec.dtype = *dtype;
     else if (format != "none") line.fail("a format");
     line.expect("[");

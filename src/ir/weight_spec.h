@@ -17,12 +17,16 @@ enum class WeightKind : uint8_t {
 };
 
 // Numbers of a weight as stored: plain elements of a dtype, or a block format.
-enum class Format : uint8_t { plain, mxfp4 };
+enum class Format : uint8_t {
+  plain,
+  mxfp4,  // E2M1 codes, an E8M0 scale per 32 elements along K
+  fp8,    // E4M3 elements [N, K], a float32 multiplier per block of scale_rows x scale_cols
+};
 
 // Order of a weight's bytes in device memory. A kernel names the layout it reads; packing into it permutes bits and
 // never widens them (weights/layout.h).
 enum class Layout : uint8_t {
-  row_major,  // as the tensor's shape says; MXFP4: all codes, then all scales
+  row_major,  // as the tensor's shape says; block formats: all codes, then all scales
   rows16,     // 16 output rows interleaved, for SIMD lanes
 };
 
@@ -35,8 +39,12 @@ struct WeightSpec {
   // Set by binding to a checkpoint, or assumed from the config where there is none.
   Format format = Format::plain;
   DType dtype = DType::none;  // of plain elements
+  // fp8: the grid of scales is [ceil(N / scale_rows), ceil(K / scale_cols)]; 128 x 128, or 1 x 32 for MXFP8.
+  int64_t scale_rows = 0, scale_cols = 0;
 };
 
+// Scales of an fp8 weight.
+int64_t fp8_scale_count(const WeightSpec& weight);
 // Bytes of the weight's numbers in its format, as the checkpoint stores them.
 int64_t weight_bytes(const WeightSpec& weight);
 // "bf16", "mxfp4"

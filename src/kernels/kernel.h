@@ -21,6 +21,7 @@ struct OperandDesc {
   WeightKind kind = WeightKind::vector;
   Format format = Format::plain;
   DType stored = DType::none;  // element type of a plain weight as it lies in memory
+  int64_t scale_rows = 0, scale_cols = 0;  // of an fp8 weight
 };
 
 // One op with everything resolved but the step's T and S, which stay within `bounds`.

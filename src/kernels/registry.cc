@@ -14,7 +14,9 @@ double elements(const ValueType& type, const Bounds& now) {
 double operand_bytes(const OperandDesc& operand, const Bounds& now) {
   const double n = elements(operand.type, now);
   if (!operand.is_weight) return n * static_cast<double>(dtype_bytes(operand.type.dtype));
-  return operand.format == Format::mxfp4 ? n / 2 + n / 32 : n * static_cast<double>(dtype_bytes(operand.stored));
+  if (operand.format == Format::mxfp4) return n / 2 + n / 32;
+  if (operand.format == Format::fp8) return n + 4 * n / static_cast<double>(operand.scale_rows * operand.scale_cols);
+  return n * static_cast<double>(dtype_bytes(operand.stored));
 }
 
 // Expected share of experts that `routed` rows, spread evenly, reach.

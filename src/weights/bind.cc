@@ -35,6 +35,7 @@ class Binder {
     if (spec.kind == WeightKind::experts && shards_.find(spec.name + "_blocks")) return bind_mxfp4(spec);
     auto found = take(spec.name);
     if (!found && !spec.fallback.empty()) found = take(spec.fallback);
+    if (found && found->dtype() == DType::e4m3 && spec.kind == WeightKind::matrix) return bind_fp8(spec, *found);
     if (!found) {
       binding_.missing.push_back(spec.kind == WeightKind::experts ? spec.name + "_blocks (or " + spec.name + ")" : spec.name);
       return {};
@@ -60,6 +61,27 @@ class Binder {
     check(*blocks, {E, N, groups, 16}, blocks->dtype() == DType::u8, "U8");
     check(*scales, {E, N, groups}, scales->dtype() == DType::u8 || scales->dtype() == DType::e8m0, "U8");
     return {*blocks, scales, false};
+  }
+
+  // E4M3 with a grid of multipliers beside it: 128 x 128 blocks (DeepSeek's weight_scale_inv, which is the multiplier
+  // despite its name), or MXFP8, one E8M0 byte per 32 elements of a row.
+  WeightSource bind_fp8(WeightSpec& spec, const StoredTensor& tensor) {
+    const int64_t N = spec.shape[0], K = spec.shape[1];
+    spec.format = Format::fp8;
+    check(tensor, spec.shape, true, "F8_E4M3");
+    auto scales = take(spec.name + "_scale_inv");
+    if (!scales) scales = take(spec.name + "_scale");
+    if (!scales) {
+      binding_.missing.push_back(spec.name + "_scale_inv (or " + spec.name + "_scale)");
+      return {};
+    }
+    const Shape mx{N, (K + 31) / 32}, blocks{(N + 127) / 128, (K + 127) / 128};
+    const bool exponents = scales->dtype() == DType::u8 || scales->dtype() == DType::e8m0;
+    const bool is_mx = exponents && scales->shape() == mx;
+    spec.scale_rows = is_mx ? 1 : 128;
+    spec.scale_cols = is_mx ? 32 : 128;
+    check(*scales, is_mx ? mx : blocks, exponents || is_float(scales->dtype()), "F32, BF16, U8 or F8_E8M0");
+    return {tensor, scales, false};
   }
 
   std::optional<StoredTensor> take(const std::string& name) {

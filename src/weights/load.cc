@@ -1,7 +1,9 @@
 #include "weights/load.h"
 
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "quant/bf16.h"
 #include "quant/fp4.h"
@@ -26,6 +28,13 @@ double read_element(const std::byte* data, DType dtype, int64_t i) {
     case DType::f32: return read_unaligned<float>(data, i);
     default: CHECK(false, "element type {}", dtype_name(dtype)); return 0;
   }
+}
+
+// A multiplier as it is, or 2^(byte - 127) where the checkpoint stores exponents.
+float read_scale(const std::byte* data, DType dtype, int64_t i) {
+  if (dtype != DType::u8 && dtype != DType::e8m0) return static_cast<float>(read_element(data, dtype, i));
+  const auto byte = static_cast<uint8_t>(data[i]);
+  return byte == kE8m0Nan ? std::numeric_limits<float>::quiet_NaN() : e8m0_to_float(byte);
 }
 
 void load_vector(const WeightSlot& slot, const WeightSource& source, std::byte* out) {
@@ -54,6 +63,7 @@ class Loader {
 
   void load() {
     if (slot_.spec.kind == WeightKind::vector) return load_vector(slot_, source_, out_);
+    if (slot_.spec.format == Format::fp8) return load_fp8();
     const int64_t block_bytes = std::max<int64_t>(1, slot_.bytes / (stack_.E * row_blocks(stack_.N)));
     const int64_t blocks = std::max<int64_t>(1, kChunkBytes / block_bytes);
     for (int64_t e = 0; e < stack_.E; ++e)
@@ -64,6 +74,18 @@ class Loader {
 
  private:
   bool packed() const { return slot_.layout == Layout::rows16; }
+
+  void load_fp8() {
+    const int64_t elements = slot_.spec.shape.elements();
+    std::memcpy(out_, source_.tensor.tensor.data, static_cast<size_t>(elements));
+    auto* scales = reinterpret_cast<float*>(out_ + (elements + 3) / 4 * 4);
+    for (int64_t i = 0; i < fp8_scale_count(slot_.spec); ++i) {
+      scales[i] = read_scale(source_.scales->tensor.data, source_.scales->dtype(), i);
+      if (std::isnan(scales[i]))
+        fail_data(std::string(source_.scales->name()), "scale {} is NaN: the checkpoint is corrupt", i);
+    }
+    shards_.drop(source_.tensor);
+  }
 
   void pack(int64_t e, int64_t begin, int64_t end) {
     std::atomic<int64_t> bad_row{-1};

@@ -12,12 +12,14 @@ namespace {
 // tests/golden/gpt_oss-mxfp4: its config.json.
 constexpr int64_t kExperts = 8, kTopK = 3, kHeads = 8, kHeadDim = 16, kKvHeads = 2, kWindow = 8, kLayers = 4;
 
-LoadedModel load(Precision precision, int64_t sequences, int64_t length, int64_t prefill_tokens = 16) {
+LoadedModel load(Precision precision, int64_t sequences, int64_t length, int64_t prefill_tokens = 16,
+                 DType cache = DType::f32) {
   LoadOptions options;
   options.model = MOESAIC_SOURCE_DIR "/tests/golden/gpt_oss-mxfp4";
   options.precision = precision;
   options.dummy_weights = true;
   options.threads = 2;
+  options.cache_dtype = cache;
   options.max_sequences = sequences;
   options.max_model_len = length;
   options.prefill_tokens = prefill_tokens;
@@ -53,7 +55,8 @@ TEST(SpeedMeter, CountsWhatOneTokenReads) {
   Rng rng = fresh_rng();
   for (Precision precision : {Precision::float32, Precision::fast}) {
     const int64_t depth = rng.below(40), count = 1 + rng.below(9);
-    LoadedModel loaded = load(precision, 1, depth + count);
+    const DType cache = precision == Precision::fast ? DType::bf16 : DType::f32;
+    LoadedModel loaded = load(precision, 1, depth + count, 16, cache);
     Progress none("", 1, ProgressUnit::items, false);
     const SpeedResult result = SpeedMeter(loaded, none).generate(1, depth, count, 2, false);
     EXPECT_EQ(result.tokens, count);
@@ -61,7 +64,7 @@ TEST(SpeedMeter, CountsWhatOneTokenReads) {
     EXPECT_EQ(result.seconds.size(), 2u);
     EXPECT_TRUE(result.profile.empty());
     EXPECT_NEAR(result.work.weight_bytes / static_cast<double>(count) / decode_weight_bytes(loaded), 1, 1e-9);
-    const int64_t entry_bytes = 2 * kKvHeads * kHeadDim * (precision == Precision::fast ? 2 : 4);
+    const int64_t entry_bytes = 2 * kKvHeads * kHeadDim * dtype_bytes(cache);
     EXPECT_EQ(result.work.cache_bytes, static_cast<double>(visible(depth, depth + count) * entry_bytes));
     EXPECT_EQ(result.work.experts_reached, kTopK * kLayers * count);
     EXPECT_EQ(result.work.routings, kLayers * count);

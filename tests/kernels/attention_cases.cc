@@ -43,11 +43,10 @@ void add_rope(Rng& rng, std::vector<KernelCase>& out) {
   for (int64_t tokens : kCaseTokens) {
     for (auto [heads, D] : {std::pair<int64_t, int64_t>{4, 16}, {3, 64}, {2, 80}}) {
       const Bounds now{tokens, 0};
-      out.push_back(make_case(fmt::format("T={} heads={} D={}", tokens, heads, D), Op::rope,
-                              {{Attr::heads, static_cast<double>(heads)}, {Attr::head_dim, static_cast<double>(D)}},
-                              {normal_operand(rng, {Symbol::T, heads * D}, now),
-                               normal_operand(rng, {Symbol::T, D / 2, 2}, now)},
-                              now));
+      out.push_back(make_case(
+          fmt::format("T={} heads={} D={}", tokens, heads, D), Op::rope,
+          {{Attr::heads, static_cast<double>(heads)}, {Attr::head_dim, static_cast<double>(D)}},
+          {normal_operand(rng, {Symbol::T, heads * D}, now), normal_operand(rng, {Symbol::T, D / 2, 2}, now)}, now));
       out.back().tolerance = {.per_magnitude = 2.01 * kUnit};  // two products and their sum
       out.back().magnitude = rope_magnitude;
     }
@@ -63,8 +62,8 @@ void add_gqa(Rng& rng, std::vector<KernelCase>& out) {
       if (i % 3 == 1) shape.heads = 6, shape.kv_heads = 2, shape.D = 16;
       if (i % 3 == 2) shape.heads = 9, shape.kv_heads = 1, shape.D = 48, shape.sinks = false;
       const AttentionData data = random_attention(rng, shape, {129, 1, 65, 2, 63, 17, 3, 64});
-      const std::string name = fmt::format("window={} heads={} D={} cache={}", window, shape.heads, shape.D,
-                                           dtype_name(cache));
+      const std::string name =
+          fmt::format("window={} heads={} D={} cache={}", window, shape.heads, shape.D, dtype_name(cache));
       out.push_back(attention_case(name + " whole", data, in_chunks(data, 200)));
       out.push_back(attention_case(name + " together", data, together(data, 30)));
       ++i;
@@ -72,7 +71,8 @@ void add_gqa(Rng& rng, std::vector<KernelCase>& out) {
   }
   const AttentionShape real{.heads = 16, .kv_heads = 2, .D = 64, .scale = 0.125};  // gpt-oss heads, several splits
   const AttentionData data = random_attention(rng, real, {1300});
-  out.push_back(attention_case("1300 tokens, the last alone", data, {{{0, 0, 1297}}, {{0, 1297, 1299}}, {{0, 1299, 1300}}}));
+  out.push_back(
+      attention_case("1300 tokens, the last alone", data, {{{0, 0, 1297}}, {{0, 1297, 1299}}, {{0, 1299, 1300}}}));
   const AttentionData none = random_attention(rng, {}, {5});
   out.push_back(attention_case("no tokens", none, {{}, {{0, 0, 5}}}));
 }

@@ -52,10 +52,8 @@ TEST(AttentionCases, FC032_PromptLongerThanTheWindow) {
 // Scaled logits [0, ln 2] and values [1, 4] at the second token.
 AttentionData two_keys(bool sinks, double sink) {
   Rng rng = fresh_rng();
-  AttentionData data = random_attention(rng,
-                                        {.heads = 1, .kv_heads = 1, .D = 16, .window = 0, .cache = DType::f32,
-                                         .sinks = sinks, .scale = 1},
-                                        {2});
+  AttentionData data = random_attention(
+      rng, {.heads = 1, .kv_heads = 1, .D = 16, .window = 0, .cache = DType::f32, .sinks = sinks, .scale = 1}, {2});
   AttentionData::Sequence& s = data.sequences[0];
   for (auto* values : {&s.q, &s.k, &s.v}) std::fill(values->begin(), values->end(), 0.0);
   s.k[16] = 1, s.q[16] = static_cast<double>(std::log(2.0f));
@@ -90,7 +88,8 @@ void two_key_state(Isa isa, int64_t begin, int64_t end, float* state) {
   }
   cpu::clear(cpu::SoftmaxState::at(state, 1), 1, 16);
   if (begin == end) return;
-  attend_block(isa, {q, 1, 16, 1.0f, keys, values, 64, end - begin, DType::f32}, cpu::SoftmaxState::at(state, 1), scratch);
+  attend_block(isa, {q, 1, 16, 1.0f, keys, values, 64, end - begin, DType::f32}, cpu::SoftmaxState::at(state, 1),
+               scratch);
 }
 
 TEST(AttentionCases, FC034_SinkCountsOnceInAnySplit) {
@@ -170,8 +169,8 @@ TEST(AttentionCases, FC030_CacheOffsetsAre64Bit) {
 // A reserved range of 6 GB, of which only the blocks in use are ever touched.
 struct LargePool {
   static constexpr int64_t kBytes = int64_t{6} << 30;
-  std::byte* data = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  std::byte* data = static_cast<std::byte*>(
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   ~LargePool() { munmap(data, kBytes); }
 };
 

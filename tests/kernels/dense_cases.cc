@@ -74,8 +74,8 @@ void add_sums(Rng& rng, std::vector<KernelCase>& out) {
   for (const Size& size : dense_sizes()) {
     const Bounds now{size.tokens, 0};
     const std::vector<Dim> dims{Symbol::T, size.hidden};
-    out.push_back(
-        make_case(label(size), Op::add, {}, {normal_operand(rng, dims, now), normal_operand(rng, dims, now, 100)}, now));
+    out.push_back(make_case(label(size), Op::add, {},
+                            {normal_operand(rng, dims, now), normal_operand(rng, dims, now, 100)}, now));
     out.back().tolerance = {.ulps = 0.5};
   }
 }

@@ -27,7 +27,7 @@ std::vector<ExpertShape> expert_shapes() {
       ++i;
     }
   }
-  shapes.push_back({5, 8, 8, 48, 64, Skew::even, true});    // every expert for every token
+  shapes.push_back({5, 8, 8, 48, 64, Skew::even, true});     // every expert for every token
   shapes.push_back({129, 8, 1, 48, 64, Skew::first, true});  // one expert with all tokens
   shapes.push_back({7, 128, 4, 32, 64, Skew::even, false});
   shapes.push_back({3, 4, 2, 96, 2880, Skew::even, true});

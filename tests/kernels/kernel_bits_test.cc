@@ -90,7 +90,7 @@ void expect_alone_as_together(const Kernel& kernel, const KernelCase& test) {
 
 TEST(KernelBits, TokensDoNotDependOnNeighbours) {
   Rng rng = fresh_rng();
-  constexpr Op kByToken[] = {Op::embed, Op::rms_norm, Op::add,   Op::add_rms_norm,  Op::linear,
+  constexpr Op kByToken[] = {Op::embed, Op::rms_norm, Op::add,        Op::add_rms_norm,  Op::linear,
                              Op::rope,  Op::route,    Op::rope_table, Op::clamped_swiglu};
   for (const Kernel* kernel : registry_of(Backend::cpu).kernels()) {
     if (std::find(std::begin(kByToken), std::end(kByToken), kernel->op) == std::end(kByToken)) continue;
@@ -126,7 +126,8 @@ TEST(KernelBits, ExpertRowsDoNotDependOnNeighbours) {
     const std::vector<float> together = run(*kernel, every);
     for (int32_t r : {0, 33, 69}) {
       const std::vector<float> one = run(*kernel, {r});
-      EXPECT_TRUE(std::equal(one.begin(), one.end(), together.begin() + r * std::ssize(one))) << kernel->name << " " << r;
+      EXPECT_TRUE(std::equal(one.begin(), one.end(), together.begin() + r * std::ssize(one)))
+          << kernel->name << " " << r;
     }
   }
 }

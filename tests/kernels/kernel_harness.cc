@@ -100,8 +100,8 @@ std::vector<std::byte> memory_of(const Kernel& kernel, const OpDesc& desc, int i
 }
 
 CacheSpec cache_spec(const OpDesc& desc) {
-  const CacheSpec spec = gqa_cache(desc.attrs.integer(Attr::kv_heads), desc.attrs.integer(Attr::head_dim),
-                                   dtype_bytes(desc.cache_dtype));
+  const CacheSpec spec =
+      gqa_cache(desc.attrs.integer(Attr::kv_heads), desc.attrs.integer(Attr::head_dim), dtype_bytes(desc.cache_dtype));
   const int64_t window = desc.attrs.integer(Attr::window);
   return window > 0 ? window_cache(spec, window) : spec;
 }
@@ -121,9 +121,7 @@ struct TestCache {
     block_memory.assign(static_cast<size_t>(blocks * (block_bytes + kGap)), pattern);
     slot_memory.assign(static_cast<size_t>(slots * (slot_bytes + kGap)), pattern);
   }
-  CacheView view() {
-    return {block_memory.data(), block_bytes + kGap, slot_memory.data(), slot_bytes + kGap};
-  }
+  CacheView view() { return {block_memory.data(), block_bytes + kGap, slot_memory.data(), slot_bytes + kGap}; }
   bool intact() const {
     const auto clean = [&](const std::vector<std::byte>& memory, int64_t count, int64_t bytes) {
       for (int64_t i = 0; i < count; ++i)
@@ -247,8 +245,8 @@ std::span<const float> KernelRun::floats(size_t step, int output) const {
 
 KernelRun run_kernel(const Kernel& kernel, const KernelCase& test, uint8_t fill, int threads) {
   ThreadPool pool(threads);
-  RunPlan plan{kernel, desc_for(kernel.backend, test.desc), device_for(kernel.backend, threads), {&pool},
-               std::byte{fill}};
+  RunPlan plan{
+      kernel, desc_for(kernel.backend, test.desc), device_for(kernel.backend, threads), {&pool}, std::byte{fill}};
   TestCache cache(test, plan.desc, plan.fill);
   KernelRun run;
   for (const KernelStep& step : test.steps) run_step(plan, step, cache, run);
@@ -341,16 +339,16 @@ void compare_output(const std::string& where, const Tolerance& tolerance, const 
   ASSERT_EQ(magnitude.size(), want.size()) << where;
   Mismatch bad;
   for (size_t i = 0; i < want.size(); ++i) {
-    const double bound =
-        tolerance.ulps * ulp_of(want[i]) + tolerance.per_magnitude * magnitude[i] + tolerance.absolute;
+    const double bound = tolerance.ulps * ulp_of(want[i]) + tolerance.per_magnitude * magnitude[i] + tolerance.absolute;
     if (agrees(got[i], want[i], bound)) continue;
     ++bad.count;
     const double excess = std::abs(got[i] - want[i]) / (bound > 0 ? bound : std::numeric_limits<double>::min());
     if (bad.count == 1 || excess > bad.excess) bad.at = i, bad.excess = excess;
   }
   if (bad.count == 0) return;
-  ADD_FAILURE() << where << fmt::format(": {} of {} elements differ; worst at {}: got {}, want {}, {} bounds away",
-                                        bad.count, want.size(), bad.at, got[bad.at], want[bad.at], bad.excess);
+  ADD_FAILURE() << where
+                << fmt::format(": {} of {} elements differ; worst at {}: got {}, want {}, {} bounds away", bad.count,
+                               want.size(), bad.at, got[bad.at], want[bad.at], bad.excess);
 }
 
 }  // namespace
@@ -366,8 +364,8 @@ void expect_matches(const Kernel& kernel, const KernelCase& given) {
       << kernel.name << " " << test.name << ": another fill pattern or thread count changes the result";
   const std::vector<Values> want = reference(test);
   for (size_t s = 0; s < test.steps.size(); ++s) {
-    const Values magnitude = test.magnitude ? test.magnitude(test, s)
-                                            : reference_of_step(test.desc, absolute(test.steps[s]));
+    const Values magnitude =
+        test.magnitude ? test.magnitude(test, s) : reference_of_step(test.desc, absolute(test.steps[s]));
     Values got = to_values(given.desc, run.outputs[s]);
     corrupt_one(given.desc, got);
     for (size_t i = 0; i < got.size(); ++i) {

@@ -17,10 +17,10 @@ namespace moesaic {
 // One input: what the kernel sees and what the reference sees.
 struct TestOperand {
   OperandDesc desc;
-  std::vector<double> values;      // activations and vector weights; each is a float
-  std::vector<double> rounded;     // what the reference reads where the op promises a rounding; else empty
-  std::vector<int32_t> integers;   // i32 operands
-  std::vector<std::byte> stored;   // weights, row_major in their own format
+  std::vector<double> values;     // activations and vector weights; each is a float
+  std::vector<double> rounded;    // what the reference reads where the op promises a rounding; else empty
+  std::vector<int32_t> integers;  // i32 operands
+  std::vector<std::byte> stored;  // weights, row_major in their own format
 };
 
 // Activations f32[dims]: float(scale * normal).

@@ -49,9 +49,8 @@ void add_combine(Rng& rng, std::vector<KernelCase>& out) {
     for (const Routing& r : kRoutings) {
       const Bounds now{tokens, 0};
       const int64_t H = r.experts == 128 ? 100 : r.experts == 16 && tokens == 17 ? 2880 : 96;
-      const KernelCase sorted =
-          make_case("", Op::dispatch, {{Attr::experts, static_cast<double>(r.experts)}},
-                    {random_ids(rng, tokens, r.top_k, r.experts, Skew::even)}, now);
+      const KernelCase sorted = make_case("", Op::dispatch, {{Attr::experts, static_cast<double>(r.experts)}},
+                                          {random_ids(rng, tokens, r.top_k, r.experts, Skew::even)}, now);
       const std::vector<double> places = reference(sorted)[0][2];
       out.push_back(make_case(label(tokens, r) + fmt::format(" H={}", H), Op::combine, {},
                               {normal_operand(rng, {Dim(Symbol::T, r.top_k), H}, now),

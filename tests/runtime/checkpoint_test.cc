@@ -2,11 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-
-#include "engine/taps.h"
-#include "support/checkpoint.h"
-#include "weights/load.h"
+#include "support/run_graph.h"
 
 namespace moesaic {
 namespace {
@@ -78,63 +74,33 @@ TEST(Checkpoint, UnknownArchitectureAndBrokenConfig) {
   EXPECT_THAT(load_error("no/such/model-anywhere"), HasSubstr("no/such/model-anywhere"));
 }
 
-// A head over a hidden state [2, 3] and an embedding of three tokens; `make` edits the tensors.
-std::vector<double> head_logits(bool tied, const std::function<void(TensorMap&)>& make, Backend backend) {
-  const auto tensor = [](Shape shape, std::vector<float> values) {
-    OwnedTensor t{DType::f32, shape, {}};
-    const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
-    t.bytes.assign(bytes, bytes + values.size() * 4);
-    return t;
-  };
+// A head over a hidden state [2, 3] and an embedding of three tokens; `head` and `bias` add those tensors.
+std::vector<double> head_logits(bool tied, bool head, bool bias, Backend backend) {
   TensorMap tensors;
-  tensors["hidden.weight"] = tensor({1, 2}, {2, 3});
-  tensors["embed.weight"] = tensor({3, 2}, {1, 0, 0, 1, 1, 1});
-  make(tensors);
-  if (tensors.contains("lm_head.weight")) tensors["lm_head.weight"] = tensor({3, 2}, {0, 1, 1, 0, 0, 0});
-  if (tensors.contains("lm_head.bias")) tensors["lm_head.bias"] = tensor({3}, {0, 4, 0});
-  const TempDir dir;
-  write_tensors(dir.path() / "model.safetensors", tensors);
-  const Shards shards = Shards::open(dir.path());
-
-  Graph graph;
-  const BuildOptions options{.activation = activation_dtype(backend),
-                             .cache = DType::f32,
-                             .has_tensor = [&](const std::string& name) { return shards.find(name).has_value(); }};
-  Builder g(graph, options);
-  const Value x = g.last_token(g.embed("hidden", 1, 2));
-  g.embed("embed", 3, 2);
-  g.output("logits", g.head(x, "lm_head", 3, tied ? "embed.weight" : ""));
-  const Binding binding = bind_weights(graph, shards);
-  check_binding(binding, "checkpoint");
-
-  LoadedModel loaded;
-  loaded.device = make_cpu_device(backend, 1);
-  CompileOptions compile_options;
-  compile_options.device = loaded.device->info();
-  compile_options.prefill = compile_options.decode = {1, 1, 1};
-  loaded.compiled = compile(graph, compile_options);
-  loaded.weights = loaded.device->allocate(loaded.compiled.weights.bytes, "weights");
-  loaded.activations = loaded.device->allocate(loaded.compiled.activation_bytes(), "activations");
-  loaded.workspace = loaded.device->allocate(loaded.compiled.workspace_bytes(), "workspace");
-  loaded.max_model_len = loaded.blocks = loaded.slots = 1;
-  Progress progress("", 0, ProgressUnit::bytes, false);
-  load_weights(loaded.compiled.weights, binding, shards, {loaded.weights.data(), static_cast<size_t>(loaded.weights.bytes())},
-               *loaded.device->stream().pool, progress);
-  return forward(loaded, {{0}}).named.back().second.values;
+  tensors["hidden.weight"] = f32_tensor({1, 2}, {2, 3});
+  tensors["embed.weight"] = f32_tensor({3, 2}, {1, 0, 0, 1, 1, 1});
+  if (head) tensors["lm_head.weight"] = f32_tensor({3, 2}, {0, 1, 1, 0, 0, 0});
+  if (bias) tensors["lm_head.bias"] = f32_tensor({3}, {0, 4, 0});
+  const auto build = [&](Builder& g) {
+    const Value x = g.last_token(g.embed("hidden", 1, 2));
+    g.embed("embed", 3, 2);
+    g.output("logits", g.head(x, "lm_head", 3, tied ? "embed.weight" : ""));
+  };
+  return logits_of(tensors, build, backend);
 }
 
 TEST(Checkpoint, FC018_TiedAndUntiedHeads) {
   for (Backend backend : {Backend::ref, Backend::cpu}) {
-    EXPECT_EQ(head_logits(true, [](TensorMap&) {}, backend), (std::vector<double>{2, 3, 5}));
-    EXPECT_EQ(head_logits(true, [](TensorMap& t) { t["lm_head.weight"]; }, backend), (std::vector<double>{3, 2, 0}));
-    EXPECT_THAT([&] { head_logits(false, [](TensorMap&) {}, backend); },
+    EXPECT_EQ(head_logits(true, false, false, backend), (std::vector<double>{2, 3, 5}));
+    EXPECT_EQ(head_logits(true, true, false, backend), (std::vector<double>{3, 2, 0}));
+    EXPECT_THAT([&] { head_logits(false, false, false, backend); },
                 testing::ThrowsMessage<Error>(HasSubstr("lm_head.weight")));
   }
 }
 
 TEST(Checkpoint, FC019_BiasOfATiedHead) {
   for (Backend backend : {Backend::ref, Backend::cpu})
-    EXPECT_EQ(head_logits(true, [](TensorMap& t) { t["lm_head.bias"]; }, backend), (std::vector<double>{2, 7, 5}));
+    EXPECT_EQ(head_logits(true, false, true, backend), (std::vector<double>{2, 7, 5}));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ namespace moesaic {
 void register_cpu(Registry& registry) {
   using namespace cpu;
   for (const Kernel* kernel :
-       {&kEmbed, &kRmsNorm, &kAdd, &kAddRmsNorm, &kLastToken, &kRopeTable, &kRope, &kGqa, &kRoute, &kDispatch, &kLinear,
+       {&kEmbed, &kRmsNorm, &kAdd, &kAddRmsNorm, &kLastToken, &kRopeTable, &kRope, &kGqa, &kRoute, &kDispatch, &kLinear, &kLinearFp8,
         &kExpertSwigluQ8, &kExpertSwiglu, &kExpertLinearQ8, &kExpertLinear, &kClampedSwiglu, &kCombine})
     registry.add(*kernel);
 }

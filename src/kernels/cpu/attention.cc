@@ -91,7 +91,9 @@ struct Gqa {
 
   int64_t position(int64_t t) const { return args.batch->positions[t]; }
   int64_t sequence(int64_t t) const { return args.batch->sequence_of[t]; }
-  const float* q(int64_t t, int64_t kv_head) const { return args.input<float>(0) + t * heads * D + kv_head * group * D; }
+  const float* q(int64_t t, int64_t kv_head) const {
+    return args.input<float>(0) + t * heads * D + kv_head * group * D;
+  }
   const float* kv(int which, int64_t t, int64_t kv_head) const {
     return args.input<float>(1 + which) + (t * kv_heads + kv_head) * D;
   }
@@ -122,8 +124,15 @@ struct Gqa {
   AttentionBlock view(int64_t t, int64_t kv_head, const std::byte* keys, const std::byte* values, int64_t b) const {
     const int64_t first = b * kBlockTokens;
     const int64_t held = window > 0 ? std::min<int64_t>(kBlockTokens, window - first) : kBlockTokens;
-    return {.q = q(t, kv_head), .group = group, .D = D, .scale = scale, .keys = keys, .values = values,
-            .rows = held, .count = std::min<int64_t>(kBlockTokens, rows(t) - first), .dtype = layout.dtype};
+    return {.q = q(t, kv_head),
+            .group = group,
+            .D = D,
+            .scale = scale,
+            .keys = keys,
+            .values = values,
+            .rows = held,
+            .count = std::min<int64_t>(kBlockTokens, rows(t) - first),
+            .dtype = layout.dtype};
   }
 
   // Split `split` of token t over the pool's blocks, or over a ring of one head.
@@ -215,8 +224,7 @@ void copy_ring(const Gqa& gqa, const Run& run, int64_t kv_head, std::byte* keys,
     std::memcpy(values, gqa.layout.values(gqa.ring(run.begin), kv_head), static_cast<size_t>(gqa.layout.head_bytes()));
   }
   for (int64_t t = run.begin - std::min(since, gqa.window); t < run.begin; ++t)
-    append_row(gqa.ring_copy, keys, values, gqa.position(t) % gqa.window, gqa.kv(0, t, kv_head),
-               gqa.kv(1, t, kv_head));
+    append_row(gqa.ring_copy, keys, values, gqa.position(t) % gqa.window, gqa.kv(0, t, kv_head), gqa.kv(1, t, kv_head));
 }
 
 void attend_run(const Gqa& gqa, const Run& run, int64_t kv_head, int thread) {
@@ -228,8 +236,7 @@ void attend_run(const Gqa& gqa, const Run& run, int64_t kv_head, int thread) {
   }
   float* states = gqa.states(thread);
   for (int64_t t = run.begin; t < run.end; ++t) {
-    append_row(gqa.ring_copy, keys, values, gqa.position(t) % gqa.window, gqa.kv(0, t, kv_head),
-               gqa.kv(1, t, kv_head));
+    append_row(gqa.ring_copy, keys, values, gqa.position(t) % gqa.window, gqa.kv(0, t, kv_head), gqa.kv(1, t, kv_head));
     for (int64_t s = 0; s < gqa.splits(t); ++s)
       gqa.attend_ring(t, kv_head, s, keys, values, states + s * SoftmaxState::floats(gqa.group, gqa.D),
                       gqa.scratch(thread));

@@ -20,8 +20,8 @@
 namespace moesaic::cpu {
 
 constexpr int64_t kKeyGroup = 16;
-constexpr int64_t kMaxSplits = 8;     // a long range of keys is spread over so many threads at most
-constexpr int64_t kSplitBlocks = 8;   // and a split has at least so many blocks, where there is more than one
+constexpr int64_t kMaxSplits = 8;    // a long range of keys is spread over so many threads at most
+constexpr int64_t kSplitBlocks = 8;  // and a split has at least so many blocks, where there is more than one
 
 struct KvLayout {
   int64_t kv_heads, D, rows;  // rows of a block, or the window
@@ -33,7 +33,8 @@ struct KvLayout {
 };
 
 // Writes row `row` of one head; bf16 rounds to nearest even. `keys` and `values` are the head's, k and v f32[D].
-void append_row(const KvLayout& layout, std::byte* keys, std::byte* values, int64_t row, const float* k, const float* v);
+void append_row(const KvLayout& layout, std::byte* keys, std::byte* values, int64_t row, const float* k,
+                const float* v);
 
 // The running softmax of `group` query heads: largest score, sum of e^(score - largest), and the same sum over values.
 struct SoftmaxState {
@@ -51,9 +52,9 @@ struct AttentionBlock {
   const float* q;  // [group, D]
   int64_t group, D;
   float scale;
-  const std::byte* keys;    // row 0 of the block
+  const std::byte* keys;  // row 0 of the block
   const std::byte* values;
-  int64_t rows;             // rows that the layout holds from row 0 on: decides the width of the last key group
+  int64_t rows;  // rows that the layout holds from row 0 on: decides the width of the last key group
   int64_t count;
   DType dtype;
 };

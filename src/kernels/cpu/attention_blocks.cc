@@ -44,9 +44,12 @@ void clear(const SoftmaxState& state, int64_t group, int64_t D) {
 
 void attend_block(Isa isa, const AttentionBlock& block, const SoftmaxState& state, float* scratch) {
   switch (isa) {
-    case Isa::scalar: return scalar::attend_block(block, state, scratch);
-    case Isa::avx2: return avx2::attend_block(block, state, scratch);
-    case Isa::avx512: return avx512::attend_block(block, state, scratch);
+    case Isa::scalar:
+      return scalar::attend_block(block, state, scratch);
+    case Isa::avx2:
+      return avx2::attend_block(block, state, scratch);
+    case Isa::avx512:
+      return avx512::attend_block(block, state, scratch);
   }
 }
 
@@ -54,8 +57,8 @@ void merge_splits(Isa isa, const float* states, int64_t splits, const float* sin
                   float* out) {
   constexpr decltype(&scalar::merge_head) kMerge[] = {scalar::merge_head, avx2::merge_head, avx512::merge_head};
   for (int64_t h = 0; h < group; ++h)
-    kMerge[static_cast<int>(isa)](states, splits, SoftmaxState::floats(group, D), sinks != nullptr ? sinks + h : nullptr,
-                                  group, h, D, out + h * D);
+    kMerge[static_cast<int>(isa)](states, splits, SoftmaxState::floats(group, D),
+                                  sinks != nullptr ? sinks + h : nullptr, group, h, D, out + h * D);
 }
 
 void rope_heads(Isa isa, const float* x, const float* table, int64_t heads, int64_t half, float* y) {

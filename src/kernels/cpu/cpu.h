@@ -10,7 +10,7 @@ extern const Kernel kEmbed, kRmsNorm, kAdd, kAddRmsNorm, kLastToken;
 extern const Kernel kRopeTable, kRope, kGqa;
 extern const Kernel kRoute, kDispatch, kClampedSwiglu, kCombine;
 // linear.cc, experts.cc: on the matrix products of gemm.h
-extern const Kernel kLinear;
+extern const Kernel kLinear, kLinearFp8;
 extern const Kernel kExpertSwigluQ8, kExpertLinearQ8, kExpertSwiglu, kExpertLinear;
 
 }  // namespace moesaic::cpu

@@ -1,8 +1,8 @@
 // Sixteen float lanes at each instruction set, with one meaning: every operation below gives the same bits at every
 // level, so a loop written on them does too. Additions across lanes use one fixed tree.
 //
-// A file that wants a loop at all levels puts it in an .inc file, written on `Lanes` with LANES_FN before each function,
-// and includes for_each_isa.inc, which compiles it in the namespaces scalar, avx2 and avx512.
+// A file that wants a loop at all levels puts it in an .inc file, written on `Lanes` with LANES_FN before each
+// function, and includes for_each_isa.inc, which compiles it in the namespaces scalar, avx2 and avx512.
 #pragma once
 
 #include <immintrin.h>
@@ -264,8 +264,7 @@ LANES_OP float largest(Lanes a) {
 }
 LANES_OP void load_pairs(const float* p, Lanes& even, Lanes& odd) {
   const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16);
-  const __m512i index =
-      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i index = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   even.v = _mm512_permutex2var_ps(a, index, b);
   odd.v = _mm512_permutex2var_ps(a, _mm512_add_epi32(index, _mm512_set1_epi32(1)), b);
 }

@@ -5,6 +5,7 @@
 #include "kernels/kernel.h"
 #include "quant/bf16.h"
 #include "quant/fp4.h"
+#include "quant/fp8.h"
 
 namespace moesaic::ref {
 
@@ -18,6 +19,7 @@ class WeightReader {
 
   double operator[](int64_t i) const {
     if (desc_.format == Format::mxfp4) return mxfp4(i);
+    if (desc_.format == Format::fp8) return fp8(i);
     switch (desc_.stored) {
       case DType::f64: return reinterpret_cast<const double*>(data_)[i];
       case DType::f32: return reinterpret_cast<const float*>(data_)[i];
@@ -32,6 +34,13 @@ class WeightReader {
     const auto* codes = reinterpret_cast<const uint8_t*>(data_);
     const uint8_t code = static_cast<uint8_t>(i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4);
     return static_cast<double>(e2m1_to_float(code)) * e8m0_to_float(codes[elements_ / 2 + i / kMxGroup]);
+  }
+
+  double fp8(int64_t i) const {
+    const int64_t K = desc_.type.dim(-1).factor, columns = (K + desc_.scale_cols - 1) / desc_.scale_cols;
+    const auto* scales = reinterpret_cast<const float*>(data_ + (elements_ + 3) / 4 * 4);
+    const float scale = scales[i / K / desc_.scale_rows * columns + i % K / desc_.scale_cols];
+    return static_cast<double>(e4m3_to_float(static_cast<uint8_t>(data_[i]))) * static_cast<double>(scale);
   }
 
   const std::byte* data_;

@@ -1,0 +1,49 @@
+// Runs a small graph of a test's own on a checkpoint of its own.
+#pragma once
+
+#include <functional>
+
+#include "engine/taps.h"
+#include "support/checkpoint.h"
+#include "weights/load.h"
+
+namespace moesaic {
+
+inline OwnedTensor f32_tensor(Shape shape, const std::vector<float>& values) {
+  OwnedTensor t{DType::f32, shape, {}};
+  const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+  t.bytes.assign(bytes, bytes + values.size() * 4);
+  return t;
+}
+
+// Builds with `build`, binds to `tensors` (throws Error when they do not fit), and returns the logits of token 0.
+inline std::vector<double> logits_of(TensorMap tensors, const std::function<void(Builder&)>& build, Backend backend) {
+  const TempDir dir;
+  write_tensors(dir.path() / "model.safetensors", tensors);
+  const Shards shards = Shards::open(dir.path());
+  Graph graph;
+  const BuildOptions options{.activation = activation_dtype(backend),
+                             .cache = DType::f32,
+                             .has_tensor = [&](const std::string& name) { return shards.find(name).has_value(); }};
+  Builder builder(graph, options);
+  build(builder);
+  const Binding binding = bind_weights(graph, shards);
+  check_binding(binding, "checkpoint");
+
+  LoadedModel loaded;
+  loaded.device = make_cpu_device(backend, 1);
+  CompileOptions compile_options;
+  compile_options.device = loaded.device->info();
+  compile_options.prefill = compile_options.decode = {1, 1, 1};
+  loaded.compiled = compile(graph, compile_options);
+  loaded.weights = loaded.device->allocate(loaded.compiled.weights.bytes, "weights");
+  loaded.activations = loaded.device->allocate(loaded.compiled.activation_bytes(), "activations");
+  loaded.workspace = loaded.device->allocate(loaded.compiled.workspace_bytes(), "workspace");
+  loaded.max_model_len = loaded.blocks = loaded.slots = 1;
+  Progress progress("", 0, ProgressUnit::bytes, false);
+  load_weights(loaded.compiled.weights, binding, shards,
+               {loaded.weights.data(), static_cast<size_t>(loaded.weights.bytes())}, *loaded.device->stream().pool, progress);
+  return forward(loaded, {{0}}).named.back().second.values;
+}
+
+}  // namespace moesaic
