@@ -44,6 +44,7 @@ struct Q8Group {
   int32_t offset;  // -12 * sum(q): kernels multiply by the unsigned 2 * value + 12
   int8_t q[kMxGroup];
 };
+static_assert(sizeof(Q8Group) == 40);
 
 // Quantised activations: row m starts at groups + (gather != nullptr ? gather[m] : m) * (K / 32).
 struct Q8Rows {
