@@ -1,5 +1,7 @@
 #include "base/cpu.h"
 
+#include <cpuid.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -8,8 +10,15 @@
 namespace moesaic {
 namespace {
 
+// The compiler's built-in does not know F16C: leaf 1 of CPUID, bit 29 of ECX.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+}
+
 Isa detect() {
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::scalar;
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+  if (!avx2) return Isa::scalar;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");

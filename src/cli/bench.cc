@@ -359,7 +359,7 @@ int run_bench(const BenchOptions& options) {
   std::vector<Test> tests = list_tests(options);
   const LoadOptions load = limits_for(options.load, tests);
   const bool csv_header = !options.csv.empty() && check_csv(options.csv);
-  const bool profile = options.json || log_enabled(LogLevel::info);
+  const bool profile = options.profile || options.json || log_enabled(LogLevel::info);
   LoadedModel loaded = load_model(load);
   Setting setting = describe(load, loaded);
   setting.limits = run_tests(loaded, tests, options, profile);

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/output.h"
 
 namespace moesaic {
 namespace {
@@ -18,7 +19,8 @@ constexpr const char* kHelp =
     "/clear    forget the conversation\n"
     "/system T set the system message to T and forget the conversation\n"
     "/help     this list\n"
-    "/exit     end (also Ctrl-D); Ctrl-C stops an answer\n";
+    "/exit     end (also Ctrl-D)\n"
+    "Ctrl-C stops an answer, and ends the program at the prompt\n";
 
 const char* prompt_text(EditLine*) {
   return "> ";
@@ -35,6 +37,7 @@ class LineReader {
     history(history_, &event, H_SETSIZE, 1000);
     el_set(edit_, EL_PROMPT, prompt_text);
     el_set(edit_, EL_EDITOR, "emacs");
+    el_set(edit_, EL_SIGNAL, 1);  // the terminal is as before when Ctrl-C ends the program
     el_set(edit_, EL_HIST, history, history_);
     el_source(edit_, nullptr);
   }
@@ -98,16 +101,14 @@ class Conversation {
 
  private:
   std::string stream(Completion& completion) {
-    const InterruptGuard interrupt;
+    const InterruptGuard interrupt([&] { completion.cancel(); });
     std::string answer;
     while (auto chunk = completion.next()) {
       answer += chunk->text;
       show_reasoning(chunk->reasoning);
-      std::fwrite(chunk->text.data(), 1, chunk->text.size(), stdout);
-      std::fflush(stdout);
-      if (interrupt.requested()) completion.cancel();
+      write_stdout(chunk->text);
     }
-    std::fputs("\n\n", stdout);
+    write_stdout("\n\n");
     return answer;
   }
 
@@ -118,7 +119,8 @@ class Conversation {
 
   void take_back(const Status& status) {
     messages_.pop_back();
-    fmt::print(stderr, "moesaic: {}\n", status.message());
+    fmt::print(stderr, "moesaic: {}{}\n", status.message(),
+               messages_.size() > 1 ? "; /clear forgets the conversation so far" : "");
   }
 
   Engine& engine_;
@@ -132,7 +134,7 @@ bool command(const std::string& line, Conversation& conversation) {
   if (line == "/exit" || line == "/quit") return false;
   if (line == "/clear") conversation.clear();
   else if (line.starts_with("/system ")) conversation.set_system(line.substr(8));
-  else std::fputs(kHelp, stdout);
+  else write_stdout(kHelp);
   return true;
 }
 
@@ -143,14 +145,16 @@ int run_chat(const ChatOptions& options) {
   engine_options.max_num_seqs = 1;
   Engine engine = Engine::open(engine_options);
   if (!engine.tokenizer().has_chat_template())
-    fail_argument("{} has no usable chat template; continue a prompt with `moesaic run` instead", engine_options.model);
+    fail_argument("{}", engine.tokenizer().encode_chat("[]").status().message());
   Conversation conversation(engine, options);
   LineReader reader;
-  if (isatty(STDIN_FILENO) != 0) fmt::print("{} on {}. /help lists commands, Ctrl-D ends.\n", engine_options.model, engine.info().device);
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  if (terminal) fmt::print("{} on {}. /help lists commands, Ctrl-D ends.\n", engine_options.model, engine.info().device);
   while (auto line = reader.next()) {
     if (line->empty()) continue;
-    if (line->front() == '/' ? !command(*line, conversation) : (conversation.ask(*line), false)) break;
+    if (line->front() == '/' ? !command(*line, conversation) : (conversation.ask(*line), false)) return 0;
   }
+  if (terminal) write_stdout("\n");  // after the prompt that Ctrl-D ended
   return 0;
 }
 

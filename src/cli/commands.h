@@ -69,6 +69,7 @@ struct BenchOptions {
   int64_t generate = 32;
   int repetitions = 3;
   std::string csv;  // appended to
+  bool profile = false;  // time each kind of op
   bool json = false;
 };
 int run_bench(const BenchOptions& options);

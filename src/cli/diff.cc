@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/table.h"
 #include "engine/load_options.h"
 #include "engine/taps.h"
@@ -94,7 +95,10 @@ void print_differences(const std::vector<Difference>& rows, double bound, bool j
   if (!json) return table.print();
   JsonArray out;
   for (const Difference& d : rows)
-    out.push_back({{"value", d.name}, {"relative_l2", d.relative_l2}, {"max_abs", d.max_abs}, {"cosine", d.cosine},
+    out.push_back({{"value", d.name},
+                   {"relative_l2", finite_or_null(d.relative_l2)},
+                   {"max_abs", finite_or_null(d.max_abs)},
+                   {"cosine", finite_or_null(d.cosine)},
                    {"within", d.within}});
   fmt::print("{}\n", write_json(JsonObject{{"bound", bound}, {"values", out}}, {.indent = 2}));
 }

@@ -7,6 +7,7 @@
 
 #include "base/progress.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "engine/load_options.h"
 #include "engine/score.h"
 #include "text/tokenizer.h"
@@ -118,9 +119,9 @@ void print_json(const Likelihood& r, const LoadOptions& load, const std::string&
                  {"windows", r.windows},
                  {"window", r.targets},
                  {"tokens_left_out", r.left_out},
-                 {"mean_nll", r.mean()},
-                 {"perplexity", std::exp(r.mean())},
-                 {"standard_error", r.windows > 1 ? Json(r.standard_error()) : Json(nullptr)},
+                 {"mean_nll", finite_or_null(r.mean())},
+                 {"perplexity", finite_or_null(std::exp(r.mean()))},
+                 {"standard_error", r.windows > 1 ? finite_or_null(r.standard_error()) : Json(nullptr)},
                  {"seconds", r.seconds},
                  {"tokens_per_second", static_cast<double>(r.tokens()) / r.seconds},
                  {"precision", precision_of(load)},

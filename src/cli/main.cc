@@ -5,7 +5,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/output.h"
 #include "engine/load_options.h"
+#include "engine/sampling_check.h"
 
 namespace moesaic {
 namespace {
@@ -21,14 +24,17 @@ struct LoadFlags {
 
   void add(CLI::App& app) {
     app.add_option("model", engine.model, kModelHelp)->required();
-    app.add_option("--device", engine.device, "auto, cpu, or ref (float64 reference, slow)")->capture_default_str();
+    app.add_option("--device", engine.device, "cpu (auto chooses it), or ref: a slow float64 reference to check against")
+        ->capture_default_str()->check(CLI::IsMember({"auto", "cpu", "ref"}));
     app.add_option("--precision", engine.precision,
-                   "fast: int8 inputs of MXFP4 experts; float32: exact")->capture_default_str();
-    app.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "auto (f32), f32, or bf16: half the memory, rounded")
-        ->capture_default_str();
+                   "fast: experts in MXFP4 compute with inputs rounded to 8 bits; float32: nothing is rounded")
+        ->capture_default_str()->check(CLI::IsMember({"fast", "float32"}));
+    app.add_option("--kv-cache-dtype", engine.kv_cache_dtype,
+                   "Keys and values of past tokens in f32 (auto), or in bf16: half the memory, rounded")
+        ->capture_default_str()->check(CLI::IsMember({"auto", "f32", "bf16"}));
     app.add_option("-t,--threads", engine.threads, "Threads; 0: one per available core")->capture_default_str()
         ->check(CLI::Range(0, 1024));
-    app.add_option("--load-format", load_format, "auto, or dummy: random weights, only config.json is read")
+    app.add_option("--load-format", load_format, "auto: the checkpoint's weights; dummy: random ones, for which config.json is enough")
         ->capture_default_str()->check(CLI::IsMember({"auto", "dummy"}));
     app.add_option("-c,--max-model-len,--context-length,--ctx-size", engine.max_model_len,
                    "Longest sequence in tokens; 0: what the model allows, at most 8192")->capture_default_str()
@@ -37,7 +43,7 @@ struct LoadFlags {
   void add_engine(CLI::App& app) {
     add(app);
     app.add_option("--max-num-batched-tokens,--chunked-prefill-size", engine.max_num_batched_tokens,
-                   "Prompt tokens of one step")->capture_default_str()->check(CLI::PositiveNumber);
+                   "Prompt tokens computed at once: more is faster and takes more memory")->capture_default_str()->check(CLI::PositiveNumber);
   }
   const EngineOptions& get() {
     engine.dummy_weights = load_format == "dummy";
@@ -55,77 +61,89 @@ void add_sampling(CLI::App& app, SamplingFlags& s) {
   app.add_option("--top-p", s.top_p, "Sample from the fewest tokens with this much probability");
   app.add_option("--top-k", s.top_k, "Sample from the k best tokens");
   app.add_option("--min-p", s.min_p, "Sample from tokens at least this share as probable as the best");
-  app.add_option("-s,--seed", s.seed, "Same seed, same text");
+  app.add_option("-s,--seed", s.seed, "Seed of the random choices: the same one gives the same text");
   app.add_option("--repeat-penalty,--repetition-penalty", s.repetition_penalty, "Above 1: discourage tokens seen before");
   app.add_option("--presence-penalty", s.presence_penalty, "Above 0: discourage tokens in the answer so far");
   app.add_option("--frequency-penalty", s.frequency_penalty, "The same, per occurrence");
 }
 
 void add_run(CLI::App& main, LoadFlags& load, RunOptions& o) {
-  CLI::App& app = *main.add_subcommand("run", "Continue one prompt, streaming the text to stdout");
+  CLI::App& app = *main.add_subcommand("run", "Continue one prompt (or answer it, with --chat); the text streams to stdout");
   load.add_engine(app);
   add_sampling(app, o.sampling);
   auto* prompt = app.add_option("-p,--prompt", o.prompt, "The prompt");
   app.add_option("-f,--file", o.prompt_file, "Read the prompt from a file; - is standard input")->excludes(prompt);
-  app.add_flag("--chat", o.chat, "Ask the prompt as a user's message, through the model's chat template");
-  app.add_option("--system,--sys", o.system, "System message (with --chat)");
+  auto* as_chat = app.add_flag("--chat", o.chat, "Ask the prompt as a user's message, through the model's chat template");
+  app.add_option("--system,--sys", o.system, "System message (with --chat)")->needs(as_chat);
   app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most; 0: up to the context's end")
       ->capture_default_str()->check(CLI::NonNegativeNumber);
-  app.add_option("--stop", o.stop, "End the text before this string; may be given several times");
+  app.add_option("--stop", o.stop, "End the text before this string; may be given several times")
+      ->allow_extra_args(false);
   app.add_flag("--ignore-eos", o.ignore_eos, "Go on after the model's end-of-text tokens");
 }
 
 void add_chat(CLI::App& main, LoadFlags& load, ChatOptions& o) {
-  CLI::App& app = *main.add_subcommand("chat", "Talk to the model; empty line or Ctrl-D ends, /help lists commands");
+  CLI::App& app = *main.add_subcommand("chat", "Talk to the model; Ctrl-D ends, /help lists commands");
   load.add_engine(app);
   add_sampling(app, o.sampling);
   app.add_option("--system,--sys", o.system, "System message");
-  app.add_option("-n,--max-tokens", o.max_tokens, "Tokens per answer at most")->check(CLI::NonNegativeNumber);
+  app.add_option("-n,--max-tokens", o.max_tokens, "Tokens per answer at most; 0: up to the context's end")
+      ->capture_default_str()->check(CLI::NonNegativeNumber);
 }
 
 void add_inspect(CLI::App& main, InspectOptions& o) {
-  CLI::App& app = *main.add_subcommand("inspect", "What a checkpoint or a config.json alone holds and needs");
+  CLI::App& app = *main.add_subcommand("inspect", "Show a model's layers, parameters, formats and sizes, and check that its checkpoint is complete");
   app.add_option("model", o.model, std::string(kModelHelp) + "; or a config.json")->required();
-  app.add_flag("--tensors", o.tensors, "List every tensor");
+  app.add_flag("--tensors", o.tensors, "List every weight");
   app.add_flag("--json", o.json, "Machine-readable output");
 }
 
 void add_explain(CLI::App& main, LoadFlags& load, ExplainOptions& o) {
   CLI::App& app = *main.add_subcommand(
-      "explain", "How a model is compiled: its graph after each pass, the kernel of each op and why, the memory map");
+      "explain", "Show how a model is compiled: passes over its graph, the kernel of each op and why, the memory map");
   load.add(app);
   app.add_option("--phase", o.phase, "prefill or decode; default: both")->check(CLI::IsMember({"prefill", "decode"}));
   app.add_option("--dump-after", o.dump_after, "Print the graph after this pass (build: as the model file made it)");
-  app.add_option("--skip", o.load.skip_passes, "Leave out a pass");
+  app.add_option("--skip", o.load.skip_passes, "Leave out this pass; may be given several times")->allow_extra_args(false);
+  app.add_option("--max-num-seqs,--max-running-requests", load.engine.max_num_seqs, "Sequences in flight")
+      ->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--max-num-batched-tokens,--chunked-prefill-size", load.engine.max_num_batched_tokens,
+                 "Prompt tokens of one step")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_flag("--json", o.json, "Machine-readable output");
 }
 
 void add_diff(CLI::App& main, LoadFlags& load, DiffOptions& o) {
-  CLI::App& app = *main.add_subcommand("diff", "Compare every layer with reference values, or with another backend");
+  CLI::App& app = *main.add_subcommand("diff", "Compare every layer's values with those of a file or of another backend; exit code 1 when one differs too much");
   load.add(app);
   app.add_option("-r,--reference", o.reference, "safetensors file with input_ids, hidden.<i> and logits")->required();
-  app.add_option("--against", o.against, "Compare with this backend (ref) on the file's input_ids instead");
+  app.add_option("--against", o.against, "Compare with this device on the file's input_ids, and find the first op that differs")
+      ->check(CLI::IsMember({"cpu", "ref"}));
   app.add_option("--write", o.write, "Save our values here under the same names");
-  app.add_option("--bound", o.bound, "Relative L2 allowed; default 1e-5 in float32, 3e-2 in the fast mode");
-  app.add_option("--skip", o.load.skip_passes, "Leave out a compiler pass");
+  app.add_option("--bound", o.bound, "Relative L2 difference allowed; default 1e-5 in float32, 3e-2 in the fast mode")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--skip", o.load.skip_passes, "Leave out this compiler pass; may be given several times")
+      ->allow_extra_args(false);
   app.add_flag("--json", o.json, "Machine-readable output");
 }
 
 void add_bench(CLI::App& main, LoadFlags& load, BenchOptions& o) {
-  CLI::App& app = *main.add_subcommand("bench", "Speed of prompts and of generation, beside the memory bandwidth");
+  CLI::App& app = *main.add_subcommand("bench", "Measure the speed of prompts and of generation, beside what the machine can do");
   load.add(app);
-  app.add_option("-p,--n-prompt", o.prompt_lengths, "Prompt lengths; default 128 512")->check(CLI::PositiveNumber);
+  app.add_option("-p,--n-prompt", o.prompt_lengths, "Prompt lengths; default 128,512")->check(CLI::PositiveNumber)
+      ->allow_extra_args(false)->delimiter(',');
   app.add_option("-n,--n-gen", o.generate, "Tokens to generate; 0: none")->capture_default_str()->check(CLI::NonNegativeNumber);
-  app.add_option("-b,--batch", o.batch_sizes, "Sequences that generate together; default 1 4")->check(CLI::PositiveNumber);
+  app.add_option("-b,--batch", o.batch_sizes, "Sequences that generate together; default 1,4")
+      ->check(CLI::PositiveNumber)->allow_extra_args(false)->delimiter(',');
   app.add_option("-d,--depth", o.depths, "Tokens in the cache before generation starts; default 0")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)->allow_extra_args(false)->delimiter(',');
   app.add_option("--reps", o.repetitions, "Repetitions")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--csv", o.csv, "Append the rows to this CSV file");
+  app.add_flag("--profile", o.profile, "Time each kind of op: bytes, FLOPs, share of the step");
   app.add_flag("--json", o.json, "Machine-readable output");
 }
 
 void add_eval(CLI::App& main, LoadFlags& load, EvalOptions& o) {
-  CLI::App& app = *main.add_subcommand("eval", "Mean negative log-likelihood and perplexity of a text");
+  CLI::App& app = *main.add_subcommand("eval", "Measure how well the model predicts a text: mean negative log-likelihood, perplexity");
   load.add(app);
   auto* text = app.add_option("--text", o.text, "Text file, tokenized with the model's tokenizer");
   app.add_option("--tokens", o.tokens, "safetensors file with eval.tokens or tokens (I64); `golden`: the model's own")
@@ -137,13 +155,28 @@ void add_eval(CLI::App& main, LoadFlags& load, EvalOptions& o) {
 }
 
 void add_synth(CLI::App& main, SynthOptions& o) {
-  CLI::App& app = *main.add_subcommand("synth", "Write a checkpoint of a config's shapes with random weights");
-  app.add_option("config", o.config, "config.json of the model to imitate")->required();
+  CLI::App& app = *main.add_subcommand("synth", "Write a checkpoint with random weights in the shapes of a config, to try out a model's size and speed");
+  app.add_option("config", o.config, "config.json of the model to imitate, or its directory")->required();
   app.add_option("out", o.out, "Directory to write")->required();
   app.add_option("--layers", o.layers, "Layers instead of the config's")->check(CLI::PositiveNumber);
   app.add_option("--experts", o.experts, "Experts per layer instead of the config's")->check(CLI::PositiveNumber);
   app.add_option("--seed", o.seed, "Seed of the random weights")->capture_default_str();
   app.add_flag("--force", o.force, "Overwrite a checkpoint that is there already");
+}
+
+// One line for whatever is wrong with the command line; exit code 2.
+int fail_usage(const CLI::App& app, const std::string& message) {
+  const auto parsed = app.get_subcommands();
+  const std::string command = parsed.empty() ? "" : " " + parsed.front()->get_name();
+  fmt::print(stderr, "moesaic: {}; see moesaic{} --help\n", message, command);
+  return 2;
+}
+
+int fail_parse(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help, --version
+  if (!app.get_subcommands().empty()) return fail_usage(app, error.what());
+  const auto rest = app.remaining();
+  return fail_usage(app, rest.empty() ? "no command was given" : fmt::format("there is no command \"{}\"", rest.front()));
 }
 
 int run_command(int argc, char** argv) {
@@ -168,9 +201,11 @@ int run_command(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : 2;
+    return fail_parse(app, error);
   }
+  for (const SamplingFlags& flags : {run.sampling, chat.sampling})
+    if (const Status status = check_sampling(flags.over({}), INT32_MAX); !status.ok()) return fail_usage(app, status.message());
+  clear_line_on_interrupt();
   if (verbose) set_log_level(LogLevel::info);
   const auto with_skips = [](LoadFlags& flags, const LoadOptions& own) {
     LoadOptions load = flags.load();
@@ -195,7 +230,9 @@ int run_command(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return moesaic::run_command(argc, argv);
+    const int code = moesaic::run_command(argc, argv);
+    moesaic::flush_stdout();
+    return code;
   } catch (const std::exception& error) {  // every Error carries one readable line
     std::fprintf(stderr, "moesaic: %s\n", error.what());
     return 1;

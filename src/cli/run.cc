@@ -12,19 +12,20 @@
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/output.h"
 
 namespace moesaic {
 namespace {
 
 std::string read_prompt(const RunOptions& options) {
-  if (options.prompt_file.empty()) return options.prompt;
-  if (options.prompt_file != "-") return read_text_file(options.prompt_file);
-  return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::string prompt = options.prompt;
+  if (options.prompt_file == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
+  else if (!options.prompt_file.empty()) prompt = read_text_file(options.prompt_file);
+  if (prompt.empty()) fail_argument("the prompt is empty; give one with -p TEXT or -f FILE");
+  return prompt;
 }
 
-std::vector<int32_t> encode(const Engine& engine, const RunOptions& options) {
-  const std::string prompt = read_prompt(options);
-  if (prompt.empty()) fail_argument("the prompt is empty; give one with -p TEXT or -f FILE");
+std::vector<int32_t> encode(const Engine& engine, const RunOptions& options, const std::string& prompt) {
   if (!options.chat) return engine.tokenizer().encode(prompt);
   JsonArray messages;
   if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
@@ -68,8 +69,9 @@ SamplingParams SamplingFlags::over(SamplingParams s) const {
 int run_run(const RunOptions& options) {
   EngineOptions engine_options = options.engine;
   engine_options.max_num_seqs = 1;
+  const std::string prompt = read_prompt(options);  // before a long load
   Engine engine = Engine::open(engine_options);
-  Request request{.tokens = encode(engine, options),
+  Request request{.tokens = encode(engine, options, prompt),
                   .sampling = options.sampling.over(engine.info().default_sampling),
                   .max_new_tokens = options.max_tokens,
                   .stop = options.stop,
@@ -77,13 +79,9 @@ int run_run(const RunOptions& options) {
                   .chat = options.chat};
   auto completion = engine.submit(std::move(request));
   if (!completion.ok()) throw Error(completion.status().code(), completion.status().message());
-  const InterruptGuard interrupt;
-  while (auto chunk = completion->next()) {
-    std::fwrite(chunk->text.data(), 1, chunk->text.size(), stdout);
-    std::fflush(stdout);
-    if (interrupt.requested()) completion->cancel();
-  }
-  std::fputc('\n', stdout);
+  const InterruptGuard interrupt([&] { completion->cancel(); });
+  while (auto chunk = completion->next()) write_stdout(chunk->text);
+  write_stdout("\n");
   print_summary(completion->usage());
   if (completion->status().ok()) return 0;
   if (completion->finish_reason() == FinishReason::cancelled) return 130;  // as a shell reports Ctrl-C

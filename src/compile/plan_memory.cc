@@ -49,7 +49,9 @@ int64_t best_fit(const std::vector<const Allocation*>& taken, int64_t bytes) {
 int64_t place(std::vector<Allocation>& all) {
   std::vector<size_t> order(all.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return all[a].bytes > all[b].bytes; });
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return all[a].bytes != all[b].bytes ? all[a].bytes > all[b].bytes : a < b;
+  });
   int64_t total = 0;
   for (size_t done = 0; done < order.size(); ++done) {
     Allocation& now = all[order[done]];

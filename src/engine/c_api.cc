@@ -42,6 +42,11 @@ msc_status fail(const Status& status) {
   return code_of(status.code());
 }
 
+// Every pointer that must not be null, checked before anything else.
+void need(const void* pointer, const char* name) {
+  if (pointer == nullptr) fail_argument("{} is null", name);
+}
+
 template <typename Body>
 msc_status guarded(Body body) {
   try {
@@ -57,6 +62,8 @@ msc_status guarded(Body body) {
 template <typename Params>
 void read_params(const Params* from, Params& to) {
   if (from == nullptr) return;
+  if (from->struct_size < sizeof from->struct_size)
+    fail_argument("struct_size is {}; fill the struct with its msc_..._init function first", from->struct_size);
   std::memcpy(&to, from, std::min<size_t>(from->struct_size, sizeof(Params)));
 }
 
@@ -88,11 +95,13 @@ void msc_request_params_init(const msc_engine* engine, msc_request_params* param
 }
 
 msc_status msc_engine_open(const char* model_dir, const msc_engine_params* params, msc_engine** engine) {
-  *engine = nullptr;
+  if (engine != nullptr) *engine = nullptr;
   return guarded([&] {
+    need(engine, "engine"), need(model_dir, "model_dir");
     msc_engine_params p;
     msc_engine_params_init(&p, sizeof p);
     read_params(params, p);
+    need(p.device, "device"), need(p.precision, "precision");
     EngineOptions options{.model = model_dir, .device = p.device, .precision = p.precision, .threads = p.threads,
                           .max_model_len = p.max_model_len, .max_num_seqs = p.max_num_seqs};
     *engine = new msc_engine{Engine::open(options)};
@@ -105,8 +114,9 @@ void msc_engine_close(msc_engine* engine) {
 }
 
 msc_status msc_submit(msc_engine* engine, const msc_request_params* params, msc_completion** completion) {
-  *completion = nullptr;
+  if (completion != nullptr) *completion = nullptr;
   return guarded([&] {
+    need(engine, "engine"), need(completion, "completion");
     msc_request_params p;
     msc_request_params_init(engine, &p, sizeof p);
     read_params(params, p);
@@ -127,6 +137,7 @@ msc_status msc_submit(msc_engine* engine, const msc_request_params* params, msc_
 
 msc_status msc_next(msc_completion* completion, const char** text, size_t* length) {
   return guarded([&] {
+    need(completion, "completion"), need(text, "text"), need(length, "length");
     auto chunk = completion->completion.next();
     completion->text = chunk ? std::move(chunk->text) : std::string();
     *text = completion->text.c_str();
@@ -137,7 +148,7 @@ msc_status msc_next(msc_completion* completion, const char** text, size_t* lengt
 }
 
 void msc_cancel(msc_completion* completion) {
-  completion->completion.cancel();
+  if (completion != nullptr) completion->completion.cancel();
 }
 
 void msc_completion_free(msc_completion* completion) {

@@ -121,13 +121,11 @@ Result<Completion> Engine::submit(Request request) {
 }
 
 std::vector<int32_t> EngineTokenizer::encode(std::string_view text) const {
-  if (files_->tokenizer == nullptr) throw Error(StatusCode::not_found, "this model's directory has no tokenizer.json");
-  return files_->tokenizer->encode(text, {.add_special_tokens = true});
+  return files_->need_tokenizer().encode(text, {.add_special_tokens = true});
 }
 
 std::string EngineTokenizer::decode(std::span<const int32_t> tokens, bool skip_special_tokens) const {
-  if (files_->tokenizer == nullptr) throw Error(StatusCode::not_found, "this model's directory has no tokenizer.json");
-  return files_->tokenizer->decode(tokens, skip_special_tokens);
+  return files_->need_tokenizer().decode(tokens, skip_special_tokens);
 }
 
 Result<std::vector<int32_t>> EngineTokenizer::encode_chat(std::string_view messages_json) const {

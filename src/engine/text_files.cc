@@ -5,6 +5,8 @@
 namespace moesaic {
 namespace {
 
+constexpr const char* kNoTokenizer = ": there is no tokenizer.json, which text needs";
+
 Status check_messages(const Json& messages) {
   const auto bad = [](std::string what) { return Status(StatusCode::invalid_argument, std::move(what), "messages"); };
   if (!messages.is_array() || messages.get_array().empty())
@@ -23,21 +25,28 @@ Status check_messages(const Json& messages) {
 
 TextFiles TextFiles::load(const std::filesystem::path& directory) {
   TextFiles files;
+  files.directory = directory.string();
   if (std::filesystem::exists(directory / "tokenizer.json")) files.tokenizer = load_tokenizer(directory / "tokenizer.json");
   try {
     files.chat_template = load_chat_template(directory.string());
   } catch (const Error& error) {
     files.template_error = error.what();
-    log_warn("chat is not available: {}", error.what());
+    log_info("chat is not available: {}", error.what());
   }
   return files;
 }
 
+const Tokenizer& TextFiles::need_tokenizer() const {
+  if (tokenizer == nullptr) throw Error(StatusCode::not_found, directory + kNoTokenizer);
+  return *tokenizer;
+}
+
 Result<std::vector<int32_t>> TextFiles::encode_chat(const ChatInput& input) const {
-  if (tokenizer == nullptr) return Status(StatusCode::invalid_argument, "this model's directory has no tokenizer.json");
+  if (tokenizer == nullptr) return Status(StatusCode::invalid_argument, directory + kNoTokenizer);
   if (!chat_template)
     return Status(StatusCode::invalid_argument,
-                  template_error.empty() ? "this model has no chat template; send a plain prompt instead" : template_error);
+                  template_error.empty() ? directory + ": there is no chat template; send a plain prompt instead"
+                                         : template_error);
   if (Status status = check_messages(input.messages); !status.ok()) return status;
   const auto rendered = chat_template->render(input);
   if (!rendered.ok()) return rendered.status();

@@ -14,9 +14,13 @@ struct TextFiles {
   std::optional<ChatTemplate> chat_template;
   std::string template_error;  // why there is no chat template although the directory has one
 
-  // Throws Error for a broken tokenizer. A broken template is a warning: plain prompts still work.
+  std::string directory;       // for messages
+
+  // Throws Error for a broken tokenizer. A broken template matters only to chats: plain prompts still work.
   static TextFiles load(const std::filesystem::path& directory);
 
+  // Throws Error(not_found) where there is none.
+  const Tokenizer& need_tokenizer() const;
   // The prompt of a conversation, ready for the assistant's answer.
   Result<std::vector<int32_t>> encode_chat(const ChatInput& input) const;
 };

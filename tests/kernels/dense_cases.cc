@@ -99,6 +99,17 @@ void add_linear(Rng& rng, std::vector<KernelCase>& out) {
       }
     }
   }
+  for (auto [rows, cols] : {std::pair<int64_t, int64_t>{128, 128}, {1, 32}, {16, 48}}) {
+    for (int64_t tokens : {1, 3, 17, 65}) {
+      const Bounds now{tokens, 0};
+      constexpr int64_t kN = 201, kK = 200;
+      out.push_back(make_case(fmt::format("T={} fp8 {}x{}", tokens, rows, cols), Op::linear, {},
+                              {normal_operand(rng, {Symbol::T, kK}, now),
+                               fp8_operand(rng, WeightKind::matrix, {kN, kK}, rows, cols), vector_operand(rng, {kN})},
+                              now));
+      out.back().tolerance = dot_tolerance(kK + 1);  // and each weight is a rounded product
+    }
+  }
   const Bounds now{0, 3};  // logits: rows are S
   out.push_back(make_case("S=3 N=333 K=2880", Op::linear, {},
                           {normal_operand(rng, {Symbol::S, 2880}, now),

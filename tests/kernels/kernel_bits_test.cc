@@ -95,7 +95,8 @@ TEST(KernelBits, TokensDoNotDependOnNeighbours) {
   for (const Kernel* kernel : registry_of(Backend::cpu).kernels()) {
     if (std::find(std::begin(kByToken), std::end(kByToken), kernel->op) == std::end(kByToken)) continue;
     for (const KernelCase& test : kernel_cases(kernel->op, rng))
-      if (test.steps[0].now.tokens > 1 && test.steps[0].now.rows == 0) expect_alone_as_together(*kernel, test);
+      if (test.steps[0].now.tokens > 1 && test.steps[0].now.rows == 0 && refusal(*kernel, test) == nullptr)
+        expect_alone_as_together(*kernel, test);
   }
 }
 
@@ -153,7 +154,7 @@ TEST(KernelBits, SwigluIsTheSameAtEveryLevel) {
   Rng rng = fresh_rng();
   std::vector<float> h(2 * 101);
   for (float& x : h) x = static_cast<float>(20 * rng.normal());
-  h[6] = NAN, h[9] = std::numeric_limits<float>::infinity(), h[12] = -100;
+  h[6] = NAN, h[8] = 1, h[9] = std::numeric_limits<float>::infinity(), h[12] = -100;
   std::vector<std::vector<uint32_t>> bits;
   for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512}) {
     if (isa > cpu_isa()) continue;

@@ -100,6 +100,22 @@ TestOperand mxfp4_operand(Rng& rng, WeightKind kind, std::vector<int64_t> shape,
   return operand;
 }
 
+TestOperand fp8_operand(Rng& rng, WeightKind kind, std::vector<int64_t> shape, int64_t scale_rows, int64_t scale_cols) {
+  TestOperand operand;
+  operand.desc = weight_desc(kind, shape, Format::fp8, DType::none);
+  operand.desc.scale_rows = scale_rows, operand.desc.scale_cols = scale_cols;
+  const int64_t N = shape[0], K = shape[1], codes = (N * K + 3) / 4 * 4;
+  const int64_t scales = (N + scale_rows - 1) / scale_rows * ((K + scale_cols - 1) / scale_cols);
+  operand.stored.resize(static_cast<size_t>(codes + scales * 4));
+  for (int64_t i = 0; i < N * K; ++i)  // 0x7F and 0xFF are NaN
+    operand.stored[static_cast<size_t>(i)] = static_cast<std::byte>(rng.below(0x7F) | (rng.bits() & 0x80));
+  for (int64_t i = 0; i < scales; ++i) {
+    const auto scale = static_cast<float>(0.01 * std::exp(rng.normal()));
+    std::memcpy(operand.stored.data() + codes + i * 4, &scale, 4);
+  }
+  return operand;
+}
+
 std::vector<double> decode(const TestOperand& operand) {
   OpDesc desc;
   desc.inputs = {operand.desc};

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kChunkBytes = int64_t{512} << 10;
 constexpr int64_t kWindowBytes = int64_t{32} << 20;  // short readings: some fall between other processes' turns
 constexpr int64_t kStreams = 4;                      // per thread; one alone leaves memory requests unused
-constexpr int64_t kFmaLoops = 20'000;
+constexpr int64_t kFmaLoops = 4'000;  // short, for the same reason
 constexpr int kChains = 12;  // independent sums: more than latency times throughput of any x86 core
 
 template <typename Body>
@@ -153,7 +153,7 @@ double measure_read_bandwidth(ThreadPool& pool, size_t bytes, int passes) {
 
 double measure_fma_peak(ThreadPool& pool, Isa isa, int passes) {
   double best = 0;
-  for (int i = 0; i < passes; ++i) {
+  for (int i = 0; i < 5 * passes; ++i) {
     double operations = 0;
     const double seconds = seconds_of([&] { operations = multiply_add_all(pool, isa, kFmaLoops); });
     best = std::max(best, operations / seconds);

@@ -1,0 +1,131 @@
+// Peak resident memory of the program on synthetic checkpoints, and its progress bar, which only a large one shows.
+#include "base/json.h"
+#include "cli/program.h"
+#include "weights/safetensors_writer.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = R"({"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 512,
+  "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 2048,
+  "intermediate_size": 512, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128,
+  "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "swiglu_limit": 7.0,
+  "quantization_config": {"quant_method": "mxfp4"}})";
+constexpr int64_t kTokens = 64;
+
+class Memory : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    dir_ = new TempDir;
+    const std::string config = dir_->write("config.json", kConfig);
+    const auto synth = [&](const char* name, Arguments more) {
+      more.insert(more.begin(), {"synth", config, path(name)});
+      ASSERT_EQ(run_program(more).code, 0);
+    };
+    synth("4", {}), synth("16", {"--layers", "16"}), synth("tiny", {"--layers", "1", "--experts", "4"});
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i <= kTokens; ++i) ids.push_back(i * 31);
+    write_safetensors(path("tokens"),
+                      {{"tokens", {reinterpret_cast<std::byte*>(ids.data()), DType::i64, {kTokens + 1}}}});
+  }
+  static void TearDownTestSuite() { delete dir_; }
+
+  static std::string path(const std::string& name) { return (dir_->path() / name).string(); }
+  static int64_t file_bytes(const std::string& model) {
+    return static_cast<int64_t>(fs::file_size(path(model) + "/model.safetensors"));
+  }
+  // Loads the model and runs one prompt through it.
+  static Arguments use(const std::string& model, const std::string& precision) {
+    return {"eval",    path(model), "--tokens", path("tokens"), "--window", std::to_string(kTokens), "--precision",
+            precision, "-t",        "2"};
+  }
+  // Bytes of weights as they lie in memory, and of key-value caches for the prompt.
+  static std::pair<int64_t, int64_t> planned(const std::string& model, const std::string& precision) {
+    const Finished explained =
+        run_program({"explain", path(model), "--json", "-c", std::to_string(kTokens), "--precision", precision});
+    const Json json = parse_json(explained.out, "explain");
+    const JsonObject& memory = json.at("memory").as_object();
+    return {json_int(memory, "weights_bytes", ""), json_int(memory.at("cache").as_object(), "bytes_per_block", "")};
+  }
+
+  static TempDir* dir_;
+};
+TempDir* Memory::dir_ = nullptr;
+
+// Loading included. What the process needs without a model is measured on a tiny one.
+TEST_F(Memory, PeakIsTheFileAndTenPercent) {
+  for (const char* precision : {"float32", "fast"}) {
+    const Finished tiny = run_program(use("tiny", precision));
+    ASSERT_EQ(tiny.code, 0) << tiny.err;
+    const int64_t own = tiny.peak_bytes - file_bytes("tiny");
+    for (const char* model : {"4", "16"}) {
+      const Finished result = run_program(use(model, precision));
+      ASSERT_EQ(result.code, 0) << result.err;
+      const int64_t cache = planned(model, precision).second;
+      const int64_t peak = result.peak_bytes - own, file = file_bytes(model);
+      std::printf("%s, %s layers: peak %.1f MB beyond the program's own %.1f, file %.1f, caches %.2f\n", precision,
+                  model, static_cast<double>(peak) / 1e6, static_cast<double>(own) / 1e6,
+                  static_cast<double>(file) / 1e6, static_cast<double>(cache) / 1e6);
+      EXPECT_LE(peak, (file + cache) / 10 * 11);
+      EXPECT_GE(peak, file / 10 * 9);  // else something else was measured
+    }
+  }
+}
+
+// The largest anonymous memory that the process was seen to have.
+int64_t peak_anonymous_bytes(Process& process) {
+  int64_t peak = 0;
+  const auto look = [&] {
+    const std::string status = read_proc(process.pid(), "status");
+    const size_t at = status.find("RssAnon:");
+    if (at != std::string::npos) peak = std::max<int64_t>(peak, std::stoll(status.substr(at + 8)) * 1024);
+    return at == std::string::npos;  // a zombie has no memory
+  };
+  wait_until(look);
+  EXPECT_EQ(process.finish().code, 0);
+  return peak;
+}
+
+// Beyond weights and caches, memory does not grow with the number of layers.
+TEST_F(Memory, FC021_ExtraPeakIsIndependentOfLayers) {
+  const int64_t layer = (file_bytes("16") - file_bytes("4")) / 12;
+  for (const char* precision : {"float32", "fast"}) {
+    const auto extra = [&](const char* model) {
+      const auto [weights, cache] = planned(model, precision);
+      int64_t least = INT64_MAX;  // of a few runs: threads that start later or earlier move it by pages
+      for (int i = 0; i < 5; ++i) {
+        Process process(use(model, precision));
+        least = std::min(least, peak_anonymous_bytes(process) - weights - cache);
+      }
+      return least;
+    };
+    const int64_t shallow = extra("4"), deep = extra("16");
+    std::printf("%s: extra %.3f and %.3f MB, a layer has %.1f MB\n", precision, static_cast<double>(shallow) / 1e6,
+                static_cast<double>(deep) / 1e6, static_cast<double>(layer) / 1e6);
+    EXPECT_LT(std::abs(deep - shallow), layer / 100);
+  }
+}
+
+TEST_F(Memory, ProgressBarOnTerminalsOnly) {
+  TerminalProcess terminal(use("16", "fast"));
+  EXPECT_EQ(terminal.finish().code, 0);
+  EXPECT_THAT(terminal.shown(), testing::HasSubstr("\r\033[Kloading 16 ["));
+  EXPECT_THAT(terminal.shown(), testing::HasSubstr("MB/s"));
+  EXPECT_THAT(terminal.shown(), testing::ContainsRegex("\r.\\[K[^\r]*tokens in 1 window"));  // the bar is gone by then
+  EXPECT_EQ(run_program(use("16", "fast")).err, "");
+}
+
+TEST_F(Memory, InterruptedBarIsRemoved) {
+  Arguments slow = use("16", "fast");
+  slow.insert(slow.end(), {"--device", "ref"});
+  TerminalProcess terminal(slow);
+  terminal.expect("loading 16 [");
+  terminal.type("\003");
+  EXPECT_EQ(terminal.finish().code, -SIGINT);
+  EXPECT_THAT(terminal.shown(), testing::EndsWith("\r\033[K"));
+}
+
+}  // namespace
+}  // namespace moesaic
