@@ -61,7 +61,8 @@ void add_sampling(CLI::App& app, SamplingFlags& s) {
   app.add_option("--top-p", s.top_p, "Sample from the fewest tokens with this much probability");
   app.add_option("--top-k", s.top_k, "Sample from the k best tokens");
   app.add_option("--min-p", s.min_p, "Sample from tokens at least this share as probable as the best");
-  app.add_option("-s,--seed", s.seed, "Seed of the random choices: the same one gives the same text");
+  app.add_option("-s,--seed", s.seed, "Seed of the random choices: the same one gives the same text")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--repeat-penalty,--repetition-penalty", s.repetition_penalty, "Above 1: discourage tokens seen before");
   app.add_option("--presence-penalty", s.presence_penalty, "Above 0: discourage tokens in the answer so far");
   app.add_option("--frequency-penalty", s.frequency_penalty, "The same, per occurrence");
@@ -160,7 +161,7 @@ void add_synth(CLI::App& main, SynthOptions& o) {
   app.add_option("out", o.out, "Directory to write")->required();
   app.add_option("--layers", o.layers, "Layers instead of the config's")->check(CLI::PositiveNumber);
   app.add_option("--experts", o.experts, "Experts per layer instead of the config's")->check(CLI::PositiveNumber);
-  app.add_option("--seed", o.seed, "Seed of the random weights")->capture_default_str();
+  app.add_option("--seed", o.seed, "Seed of the random weights")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_flag("--force", o.force, "Overwrite a checkpoint that is there already");
 }
 

@@ -139,7 +139,7 @@ Result<std::vector<int32_t>> EngineTokenizer::encode_chat(std::string_view messa
 }
 
 bool EngineTokenizer::has_chat_template() const {
-  return files_->chat_template.has_value();
+  return files_->tokenizer != nullptr && files_->chat_template.has_value();
 }
 
 }  // namespace moesaic

@@ -9,6 +9,8 @@ constexpr std::string_view kAttrNames[] = {
     "eps",   "heads",  "kv_heads",  "head_dim",  "scale",              "window",   "cache",
     "experts", "top_k",  "limit",     "alpha",     "gather",             "theta",    "factor",
     "beta_fast", "beta_slow", "original_positions", "truncate", "attention_factor",
+    "begin", "count", "interleaved", "inverse", "activation", "beta", "linear_beta", "nope_dim", "rope_dim", "v_dim",
+    "lower_bound", "scoring", "groups", "top_groups", "normalize", "routed_scale",
 };
 static_assert(std::size(kAttrNames) == kAttrCount);
 
@@ -35,7 +37,35 @@ Types embed(const OpTypes& t) {
 }
 
 Types rms_norm(const OpTypes& t) {
-  expect(t.inputs[0].dim(-1) == t.inputs[1].dim(0), t, "x[*,H], weight[H]");
+  const int64_t heads = t.attrs.integer(Attr::heads, 1), width = t.inputs[0].dim(-1).factor;
+  expect(width % heads == 0 && (t.inputs.size() == 1 || t.inputs[1].dims == std::vector<Dim>{width / heads}), t,
+         "x[*,heads*D], weight[D]");
+  return {t.inputs[0]};
+}
+
+Types layer_norm(const OpTypes& t) {
+  expect(t.inputs[1].dims == std::vector<Dim>{t.inputs[0].dim(-1)} && t.inputs[2].dims == t.inputs[1].dims, t,
+         "x[*,H], weight[H], bias[H]");
+  return {t.inputs[0]};
+}
+
+Types gated_rms_norm(const OpTypes& t) {
+  const int64_t heads = t.attrs.integer(Attr::heads), width = t.inputs[0].dim(-1).factor;
+  expect(width % heads == 0 && t.inputs[1].dims == std::vector<Dim>{width / heads} && t.inputs[2] == t.inputs[0], t,
+         "x[*,heads*D], weight[D], gate[*,heads*D]");
+  return {t.inputs[0]};
+}
+
+Types slice(const OpTypes& t) {
+  const int64_t heads = t.attrs.integer(Attr::heads), begin = t.attrs.integer(Attr::begin);
+  const int64_t count = t.attrs.integer(Attr::count), width = t.inputs[0].dim(-1).factor;
+  expect(width % heads == 0 && begin >= 0 && count > 0 && begin + count <= width / heads, t,
+         "x[*,heads*D] with begin + count <= D");
+  return {with_last(t.inputs[0], heads * count, t.activation)};
+}
+
+Types same_two(const OpTypes& t) {
+  expect(t.inputs[0] == t.inputs[1], t, "two inputs of one type");
   return {t.inputs[0]};
 }
 
@@ -62,9 +92,97 @@ Types rope_table(const OpTypes& t) {
 
 Types rope(const OpTypes& t) {
   const int64_t heads = t.attrs.integer(Attr::heads), dim = t.attrs.integer(Attr::head_dim);
-  expect(t.inputs[0].dim(-1) == Dim(heads * dim) && t.inputs[1].dim(1) == Dim(dim / 2), t,
-         "x[T,heads*D], table[T,D/2,2]");
+  const int64_t begin = t.attrs.integer(Attr::begin, 0);
+  expect(t.inputs[0].dim(-1) == Dim(heads * dim) && begin + 2 * t.inputs[1].dim(1).factor <= dim, t,
+         "x[T,heads*D], table[T,R/2,2] with begin + R <= D");
   return {t.inputs[0]};
+}
+
+// Dimensions that the ops of multi-head latent attention share.
+struct MlaDims {
+  int64_t heads, rope, latent;
+  explicit MlaDims(const OpTypes& t, int64_t latent_width)
+      : heads(t.attrs.integer(Attr::heads)), rope(t.attrs.integer(Attr::rope_dim, 0)), latent(latent_width) {}
+};
+
+void expect_kv_b(const OpTypes& t, const ValueType& kv_b, const MlaDims& d) {
+  const int64_t rows = d.heads * (t.attrs.integer(Attr::nope_dim) + t.attrs.integer(Attr::v_dim));
+  expect(kv_b.dims == std::vector<Dim>{rows, d.latent}, t, "kv_b[heads*(nope+v),L]");
+}
+
+void expect_positions(const OpTypes& t, size_t input) {
+  if (t.inputs.size() <= input) return;
+  expect(t.inputs[input].dtype == DType::i32 && t.inputs[input].rank() == 2, t, "positions i32[T,n]");
+}
+
+Types mla(const OpTypes& t) {
+  const MlaDims d(t, t.inputs[1].dim(1).factor);
+  expect_kv_b(t, t.inputs[3], d);
+  expect_positions(t, 4);
+  expect(t.inputs[0].dim(1) == Dim(d.heads * (t.attrs.integer(Attr::nope_dim) + d.rope)) && t.inputs[2].dim(1) == Dim(d.rope), t,
+         "q[T,heads*(nope+rope)], latent[T,L], k_pe[T,rope]");
+  return {with_last(t.inputs[0], d.heads * t.attrs.integer(Attr::v_dim), t.activation)};
+}
+
+Types mla_absorb(const OpTypes& t) {
+  const MlaDims d(t, t.inputs[1].dim(1).factor);
+  expect_kv_b(t, t.inputs[1], d);
+  expect(t.inputs[0].dim(1) == Dim(d.heads * (t.attrs.integer(Attr::nope_dim) + d.rope)), t, "q[T,heads*(nope+rope)]");
+  return {with_last(t.inputs[0], d.heads * (d.latent + d.rope), t.activation)};
+}
+
+Types mla_attend(const OpTypes& t) {
+  const MlaDims d(t, t.inputs[1].dim(1).factor);
+  expect_positions(t, 3);
+  expect(t.inputs[0].dim(1) == Dim(d.heads * (d.latent + d.rope)) && t.inputs[2].dim(1) == Dim(d.rope), t,
+         "q[T,heads*(L+rope)], latent[T,L], k_pe[T,rope]");
+  return {with_last(t.inputs[0], d.heads * d.latent, t.activation)};
+}
+
+Types mla_up(const OpTypes& t) {
+  const MlaDims d(t, t.inputs[1].dim(1).factor);
+  expect_kv_b(t, t.inputs[1], d);
+  expect(t.inputs[0].dim(1) == Dim(d.heads * d.latent), t, "o[T,heads*L]");
+  return {with_last(t.inputs[0], d.heads * t.attrs.integer(Attr::v_dim), t.activation)};
+}
+
+Types index_topk(const OpTypes& t) {
+  const int64_t heads = t.attrs.integer(Attr::heads), dim = t.attrs.integer(Attr::head_dim);
+  expect(t.inputs[0].dim(1) == Dim(heads * dim) && t.inputs[1].dim(1) == Dim(dim) && t.inputs[2].dim(1) == Dim(heads), t,
+         "q[T,heads*D], k[T,D], w[T,heads]");
+  return {{DType::i32, {Symbol::T, t.attrs.integer(Attr::top_k)}}};
+}
+
+Types short_conv(const OpTypes& t) {
+  expect(t.inputs[1].rank() == 3 && t.inputs[1].dim(0) == t.inputs[0].dim(1) && t.inputs[1].dim(1) == Dim(1), t,
+         "x[T,C], weight[C,1,W]");
+  return {t.inputs[0]};
+}
+
+Types kda_gate(const OpTypes& t) {
+  const int64_t heads = t.attrs.integer(Attr::heads), width = t.inputs[0].dim(1).factor;
+  int64_t biases = 1, rates = 1;
+  for (Dim d : t.inputs[1].dims) rates *= d.factor;
+  for (Dim d : t.inputs[2].dims) biases *= d.factor;
+  expect(width % heads == 0 && rates >= heads && biases == width, t, "z[T,heads*D], A_log[heads or more], dt_bias[heads*D]");
+  return {t.inputs[0]};
+}
+
+Types kda(const OpTypes& t) {
+  const int64_t heads = t.attrs.integer(Attr::heads);
+  const Dim keys = heads * t.attrs.integer(Attr::head_dim), values = heads * t.attrs.integer(Attr::v_dim);
+  expect(t.inputs[0].dim(1) == keys && t.inputs[1].dim(1) == keys && t.inputs[2].dim(1) == values &&
+             t.inputs[3].dim(1) == keys && t.inputs[4].dim(1) == Dim(heads),
+         t, "q, k, g[T,heads*D], v[T,heads*V], b[T,heads]");
+  return {t.inputs[2]};
+}
+
+Types attn_res(const OpTypes& t) {
+  const ValueType& prefix = t.inputs[0];
+  bool fits = t.inputs[1].dim(-1) == prefix.dim(1) && t.inputs[2].dim(-1) == prefix.dim(1);
+  for (size_t i = 3; i < t.inputs.size(); ++i) fits &= t.inputs[i] == prefix;
+  expect(fits, t, "prefix[T,H], norm[H], proj[1,H], blocks[T,H]");
+  return {prefix};
 }
 
 Types gqa(const OpTypes& t) {
@@ -89,6 +207,8 @@ Types moe(const OpTypes& t) {
 Types route(const OpTypes& t) {
   const Dim k = t.attrs.integer(Attr::top_k);
   expect(t.inputs[0].rank() == 2 && t.inputs[0].dim(1).factor >= k.factor, t, "logits[T,E] with E >= top_k");
+  if (t.inputs.size() > 1 && t.inputs[1].rank() == 1) expect(t.inputs[1].dim(0) == t.inputs[0].dim(1), t, "bias[E]");
+  if (t.inputs.size() > 1 && t.inputs[1].rank() == 2) expect(t.inputs[1].dim(1) == k, t, "table[V,k]");
   return {{t.activation, {Symbol::T, k}}, {DType::i32, {Symbol::T, k}}};
 }
 
@@ -137,7 +257,7 @@ Types last_token(const OpTypes& t) {
 using enum Attr;
 const OpInfo kOps[] = {
     {Op::embed, "embed", 1, 1, 1, false, {}, embed},
-    {Op::rms_norm, "rms_norm", 2, 2, 1, false, {eps}, rms_norm},
+    {Op::rms_norm, "rms_norm", 1, 2, 1, false, {eps}, rms_norm},
     {Op::add, "add", 2, 2, 1, false, {}, add},
     {Op::add_rms_norm, "add_rms_norm", 3, 3, 2, false, {eps}, add_rms_norm},
     {Op::linear, "linear", 2, 3, 1, false, {}, linear},
@@ -145,13 +265,27 @@ const OpInfo kOps[] = {
     {Op::rope, "rope", 2, 2, 1, false, {heads, head_dim}, rope},
     {Op::gqa, "gqa", 3, 4, 1, true, {heads, kv_heads, head_dim, scale, window, cache}, gqa},
     {Op::moe, "moe", 7, 7, 1, false, {experts, top_k, limit, alpha}, moe},
-    {Op::route, "route", 1, 1, 2, false, {top_k}, route},
+    {Op::route, "route", 1, 2, 2, false, {top_k}, route},
     {Op::dispatch, "dispatch", 1, 1, 3, false, {experts}, dispatch},
     {Op::expert_linear, "expert_linear", 4, 5, 1, false, {gather}, expert_linear},
     {Op::expert_swiglu, "expert_swiglu", 4, 5, 1, false, {gather, limit, alpha}, expert_swiglu},
     {Op::clamped_swiglu, "clamped_swiglu", 1, 1, 1, false, {limit, alpha}, clamped_swiglu},
     {Op::combine, "combine", 3, 3, 1, false, {}, combine},
     {Op::last_token, "last_token", 1, 1, 1, false, {}, last_token},
+    {Op::layer_norm, "layer_norm", 3, 3, 1, false, {eps}, layer_norm},
+    {Op::gated_rms_norm, "gated_rms_norm", 3, 3, 1, false, {eps, heads}, gated_rms_norm},
+    {Op::slice, "slice", 1, 1, 1, false, {heads, begin, count}, slice},
+    {Op::glu, "glu", 2, 2, 1, false, {activation, limit}, same_two},
+    {Op::sigmoid_gate, "sigmoid_gate", 2, 2, 1, false, {}, same_two},
+    {Op::mla, "mla", 4, 5, 1, true, {heads, nope_dim, rope_dim, v_dim, scale, cache}, mla},
+    {Op::mla_absorb, "mla_absorb", 2, 2, 1, false, {heads, nope_dim, rope_dim, v_dim}, mla_absorb},
+    {Op::mla_attend, "mla_attend", 3, 4, 1, true, {heads, rope_dim, scale, cache}, mla_attend},
+    {Op::mla_up, "mla_up", 2, 2, 1, false, {heads, nope_dim, v_dim}, mla_up},
+    {Op::index_topk, "index_topk", 3, 3, 1, true, {heads, head_dim, top_k, scale, cache}, index_topk},
+    {Op::short_conv, "short_conv", 2, 2, 1, true, {cache}, short_conv},
+    {Op::kda_gate, "kda_gate", 3, 3, 1, false, {heads}, kda_gate},
+    {Op::kda, "kda", 5, 5, 1, true, {heads, head_dim, v_dim, cache}, kda},
+    {Op::attn_res, "attn_res", 4, 16, 1, false, {eps}, attn_res},
 };
 static_assert(std::size(kOps) == kOpCount);
 

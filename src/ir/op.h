@@ -2,17 +2,38 @@
 //
 //   op             inputs                                      outputs                      attributes
 //   embed          table[V,H]                                  x[T,H]
-//   rms_norm       x[*,H], weight[H]                           y[*,H]                       eps
+//   rms_norm       x[*,heads*D] (, weight[D])                  y, each head normalised      eps, heads (absent: 1)
+//   layer_norm     x[*,H], weight[H], bias[H]                  y[*,H]                       eps
+//   gated_rms_norm x[*,heads*D], weight[D], gate like x        rms_norm(x) * sigmoid(gate)  eps, heads
 //   add            x, y                                        x + y
 //   add_rms_norm   x[*,H], y[*,H], weight[H]                   x + y, its norm              eps
 //   linear         x[*,K], weight[N,K] (, bias[N])             y[*,N]
+//   slice          x[*,heads*D]                                y[*,heads*count]             heads, begin, count
+//   glu            gate[*,I], up[*,I]                          y[*,I]                       activation, limit, beta,
+//                                                                                           linear_beta
+//   sigmoid_gate   x, gate                                     x * sigmoid(gate)
 //   rope_table                                                 cos and sin [T,D/2,2]        theta, head_dim, YaRN's
-//   rope           x[T,heads*D], table                         y[T,heads*D]                 heads, head_dim
+//   rope           x[T,heads*D], table[T,R/2,2]                y[T,heads*D]                 heads, head_dim; begin,
+//                                                                                           interleaved, inverse
 //   gqa            q[T,Hq*D], k[T,Hkv*D], v (, sinks[Hq])      o[T,Hq*D]                    heads, kv_heads, head_dim,
 //                                                                                           scale, window, cache
 //   moe            x[T,H], router, its bias, gate_up, bias,    y[T,H]                       experts, top_k, limit, alpha
 //                  down, bias
-//   route          logits[T,E]                                 weights[T,k], ids i32[T,k]   top_k
+//   mla            q[T,heads*(nope+rope)], latent[T,L],        o[T,heads*v]                 heads, nope_dim, rope_dim, v_dim,
+//                  k_pe[T,rope], kv_b[heads*(nope+v),L]                                     scale, cache
+//                  (, positions i32[T,n])
+//   mla_absorb     q, kv_b                                     q[T,heads*(L+rope)]          heads, nope_dim, rope_dim, v_dim
+//   mla_attend     q, latent, k_pe (, positions)               o[T,heads*L]                 heads, rope_dim, scale, cache
+//   mla_up         o[T,heads*L], kv_b                          o[T,heads*v]                 heads, nope_dim, v_dim
+//   index_topk     q[T,heads*D], k[T,D], w[T,heads]            positions i32[T,top_k]       heads, head_dim, top_k,
+//                                                                                           scale, cache
+//   short_conv     x[T,C], weight[C,1,W]                       silu(conv)[T,C]              cache
+//   kda_gate       z[T,heads*D], A_log, dt_bias[heads*D]       log decay[T,heads*D]         heads (, lower_bound)
+//   kda            q, k[T,heads*D], v[T,heads*V], g, b[T,heads]  o[T,heads*V]               heads, head_dim, v_dim, cache
+//   attn_res       prefix[T,H], norm[H], proj[1,H], block...   mix[T,H]                     eps
+//   route          logits[T,E] (, bias[E], or table[V,k])      weights[T,k], ids i32[T,k]   top_k (, scoring, groups,
+//                                                                                           top_groups, normalize,
+//                                                                                           routed_scale)
 //   dispatch       ids[T,k]                                    rows i32[T*k], offsets i32[E+1], places i32[T*k]  experts
 //   expert_linear  x, rows, offsets, weight[E,N,K], bias[E,N]  y[T*k,N]                     gather
 //   expert_swiglu  as expert_linear                            y[T*k,N/2]                   gather, limit, alpha
@@ -22,6 +43,8 @@
 //
 // dispatch sorts the routed rows by expert: `rows` holds the token of each, expert e's are offsets[e] to offsets[e+1],
 // and `places` says where slot j of token t went (index t*k + j). expert ops with gather=1 read x by token.
+// glu activations: see Activation. route scorings: see Scoring; `bias` is added for the choice alone, `table` holds the
+// ids of every vocabulary entry (hash routing). `positions` of mla are those a query sees, -1 for none.
 //
 // Every op reads its activations once and writes its outputs; gqa also appends to its cache. `embed`, `rope_table`,
 // `gqa` and `last_token` read the step's batch (token ids, positions, sequences).
@@ -40,15 +63,32 @@ namespace moesaic {
 
 enum class Op : uint8_t {
   embed, rms_norm, add, add_rms_norm, linear, rope_table, rope, gqa, moe, route, dispatch, expert_linear, expert_swiglu,
-  clamped_swiglu, combine, last_token,
+  clamped_swiglu, combine, last_token, layer_norm, gated_rms_norm, slice, glu, sigmoid_gate, mla, mla_absorb, mla_attend,
+  mla_up, index_topk, short_conv, kda_gate, kda, attn_res,
 };
-constexpr int kOpCount = static_cast<int>(Op::last_token) + 1;
+constexpr int kOpCount = static_cast<int>(Op::attn_res) + 1;
 
 enum class Attr : uint8_t {
   eps, heads, kv_heads, head_dim, scale, window, cache, experts, top_k, limit, alpha, gather,
   theta, factor, beta_fast, beta_slow, original_positions, truncate, attention_factor,
+  begin, count, interleaved, inverse, activation, beta, linear_beta, nope_dim, rope_dim, v_dim, lower_bound, scoring, groups,
+  top_groups, normalize, routed_scale,
 };
-constexpr int kAttrCount = static_cast<int>(Attr::attention_factor) + 1;
+constexpr int kAttrCount = static_cast<int>(Attr::routed_scale) + 1;
+
+// Attr::activation of glu.
+enum class Activation : uint8_t {
+  silu,  // silu(g) * u; with a limit g = min(g, limit), u = clamp(u, -limit, limit)
+  situ,  // beta tanh(g / beta) sigmoid(g) * linear_beta tanh(u / linear_beta); linear_beta 0: u as it is (Kimi K3)
+};
+
+// Attr::scoring of route; absent means softmax_chosen.
+enum class Scoring : uint8_t {
+  softmax_chosen,  // gpt-oss: choose by logit, weights are the softmax over the chosen
+  softmax,         // Qwen3-MoE: softmax over all experts, then choose
+  sigmoid,         // DeepSeek-V3, GLM-5, Kimi
+  sqrt_softplus,   // DeepSeek-V4
+};
 
 std::string_view attr_name(Attr attr);
 std::optional<Attr> parse_attr(std::string_view name);
@@ -62,7 +102,7 @@ class Attrs {
   }
   void set(Attr attr, double value) {
     values_[index(attr)] = value;
-    present_ |= 1u << index(attr);
+    present_ |= uint64_t{1} << index(attr);
   }
   bool has(Attr attr) const { return (present_ >> index(attr) & 1) != 0; }
   double number(Attr attr) const {
@@ -71,12 +111,14 @@ class Attrs {
   }
   float real(Attr attr) const { return static_cast<float>(number(attr)); }
   int64_t integer(Attr attr) const { return static_cast<int64_t>(number(attr)); }
+  double number(Attr attr, double fallback) const { return has(attr) ? number(attr) : fallback; }
+  int64_t integer(Attr attr, int64_t fallback) const { return has(attr) ? integer(attr) : fallback; }
   bool operator==(const Attrs& other) const { return present_ == other.present_ && values_ == other.values_; }
 
  private:
   static size_t index(Attr attr) { return static_cast<size_t>(attr); }
   std::array<double, kAttrCount> values_{};
-  uint32_t present_ = 0;
+  uint64_t present_ = 0;
 };
 
 // What a shape rule sees and says: the types of the inputs, and the activation type of the graph; it returns the types

@@ -5,7 +5,7 @@
 namespace moesaic {
 namespace {
 
-constexpr size_t kMaxOperands = 8;
+constexpr size_t kMaxOperands = 16;
 
 CacheView cache_view(const Step& step, const CacheMap& map, const Memory& memory) {
   if (step.cache < 0) return {};

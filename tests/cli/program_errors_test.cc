@@ -117,7 +117,8 @@ TEST(BadCheckpoint, TensorsThatDoNotFitTheConfig) {
   bad([&](TensorMap& t, JsonObject&) { t["model.extra.weight"] = t.at(q); }, {"unexpected", "model.extra.weight"});
   bad([&](TensorMap& t, JsonObject&) { t.at(q).shape = {64, 192}; }, {q, "[64, 192]", "[128, 96]"});
   bad([&](TensorMap& t, JsonObject&) { t.at(q).dtype = DType::u16; }, {q, "U16", "BF16"});
-  bad([&](TensorMap&, JsonObject& c) { c["hidden_size"] = 128; }, {"model.norm.weight", "[96]", "[128]"});
+  bad([&](TensorMap&, JsonObject& c) { c["hidden_size"] = 128; },
+      {"model.embed_tokens.weight", "[320, 96]", "[320, 128]"});
 }
 
 TEST(BadCheckpoint, NanScaleNamesItsRow) {
