@@ -70,7 +70,8 @@ class LineReader {
 
 class Conversation {
  public:
-  Conversation(Engine& engine, const ChatOptions& options) : engine_(engine), options_(options), system_(options.system) {
+  Conversation(Engine& engine, const ChatOptions& options)
+      : engine_(engine), options_(options), system_(options.system) {
     clear();
   }
 
@@ -149,7 +150,8 @@ int run_chat(const ChatOptions& options) {
   Conversation conversation(engine, options);
   LineReader reader;
   const bool terminal = isatty(STDIN_FILENO) != 0;
-  if (terminal) fmt::print("{} on {}. /help lists commands, Ctrl-D ends.\n", engine_options.model, engine.info().device);
+  if (terminal)
+    fmt::print("{} on {}. /help lists commands, Ctrl-D ends.\n", engine_options.model, engine.info().device);
   while (auto line = reader.next()) {
     if (line->empty()) continue;
     if (line->front() == '/' ? !command(*line, conversation) : (conversation.ask(*line), false)) return 0;

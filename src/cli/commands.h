@@ -83,6 +83,17 @@ struct EvalOptions {
 };
 int run_eval(const EvalOptions& options);
 
+struct PlanOptions {
+  std::string model, device = "h200";  // device: see compile/device_models.h
+  int devices = 1;
+  int64_t context = 0;  // tokens of a sequence; 0: what the model allows, at most kDefaultContext
+  int64_t batch = 16, prefill_tokens = 8192;
+  double host_memory_gb = 0;  // for experts that do not fit
+  std::string kv_cache_dtype = "bf16";
+  bool json = false;
+};
+int run_plan(const PlanOptions& options);
+
 struct SynthOptions {
   std::string config, out;
   int64_t layers = 0, experts = 0;  // 0: as in the config

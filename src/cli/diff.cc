@@ -69,7 +69,8 @@ std::vector<double> read_reference(const SafetensorsFile& file, const std::strin
 void check_ids(const std::vector<std::vector<int32_t>>& ids, const Model& model, const std::string& where) {
   for (const auto& row : ids)
     for (int32_t id : row)
-      if (id >= model.vocab) fail_data(where, "input_ids holds {}; the model's vocabulary has {} tokens", id, model.vocab);
+      if (id >= model.vocab)
+        fail_data(where, "input_ids holds {}; the model's vocabulary has {} tokens", id, model.vocab);
 }
 
 void write_values(const std::string& path, const Forward& forward, const std::vector<std::vector<int32_t>>& ids) {
@@ -82,7 +83,8 @@ void write_values(const std::string& path, const Forward& forward, const std::ve
   values.reserve(forward.named.size());
   for (const auto& [name, tap] : forward.named) {
     values.emplace_back(tap.values.begin(), tap.values.end());
-    tensors.push_back({name, {reinterpret_cast<std::byte*>(values.back().data()), DType::f32, {B, T, tap.shape.back()}}});
+    tensors.push_back(
+        {name, {reinterpret_cast<std::byte*>(values.back().data()), DType::f32, {B, T, tap.shape.back()}}});
   }
   write_safetensors(path, tensors);
 }
@@ -115,8 +117,10 @@ void print_first_op(const Forward& ours, const Forward& other, double bound) {
   }
 }
 
-LoadedModel load_for(const DiffOptions& options, const std::vector<std::vector<int32_t>>& ids, const std::string& backend) {
-  LoadOptions load = forward_limits(options.load, static_cast<int64_t>(ids.size()), static_cast<int64_t>(ids[0].size()));
+LoadedModel load_for(const DiffOptions& options, const std::vector<std::vector<int32_t>>& ids,
+                     const std::string& backend) {
+  LoadOptions load =
+      forward_limits(options.load, static_cast<int64_t>(ids.size()), static_cast<int64_t>(ids[0].size()));
   if (!backend.empty()) load.backend = parse_backend(backend);
   LoadedModel loaded = load_model(load);
   check_ids(ids, loaded.model, options.reference);
@@ -142,14 +146,16 @@ int run_diff(const DiffOptions& options) {
   for (size_t i = 0; i < ours.named.size(); ++i) {
     const auto& [name, tap] = ours.named[i];
     if (!options.against.empty()) rows.push_back(compare(name, tap.values, other.named[i].second.values, bound));
-    else if (reference.find(name)) rows.push_back(compare(name, tap.values, read_reference(reference, name, tap.values.size()), bound));
+    else if (reference.find(name))
+      rows.push_back(compare(name, tap.values, read_reference(reference, name, tap.values.size()), bound));
   }
   if (rows.empty()) fail_data(options.reference, "has none of the values hidden.<i> and logits to compare with");
   print_differences(rows, bound, options.json);
   const auto bad = std::find_if(rows.begin(), rows.end(), [](const Difference& d) { return !d.within; });
   if (bad == rows.end()) return 0;
   if (!options.json) {
-    fmt::print("first value out of bounds: {} (relative L2 {:.2e}, allowed {:.0e})\n", bad->name, bad->relative_l2, bound);
+    fmt::print("first value out of bounds: {} (relative L2 {:.2e}, allowed {:.0e})\n", bad->name, bad->relative_l2,
+               bound);
     if (!options.against.empty()) print_first_op(ours, other, bound);
   }
   return 1;

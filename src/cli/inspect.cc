@@ -25,7 +25,7 @@ struct LayerKind {
 };
 
 struct CacheCost {
-  const char* precision;
+  const char* dtype;  // of keys and values, as --kv-cache-dtype names it
   double bytes_per_token = 0;
   int64_t bytes_per_sequence = 0;
 };
@@ -35,7 +35,7 @@ struct Report {
   std::vector<LayerKind> kinds;
   std::vector<CacheCost> caches;
   std::map<std::string, int64_t> bytes_by_format;
-  int64_t parameters = 0, bytes = 0;
+  int64_t parameters = 0, bytes = 0, tensors = 0;
   double active = 0;
 };
 
@@ -45,11 +45,14 @@ bool is_stacked(const WeightSpec& weight, int64_t experts) {
          (weight.kind == WeightKind::vector && weight.shape.rank() == 2 && weight.shape[0] == experts);
 }
 
-double share_read_by(const Node& node, const WeightSpec& weight) {
+double share_read_by(const Graph& graph, const Node& node, const WeightSpec& weight) {
   if (node.op == Op::embed) return 1 / static_cast<double>(weight.shape[0]);
-  if (!node.attrs.has(Attr::experts) || !node.attrs.has(Attr::top_k)) return 1;
-  const double chosen = node.attrs.number(Attr::top_k) / node.attrs.number(Attr::experts);
-  return is_stacked(weight, node.attrs.integer(Attr::experts)) ? chosen : 1;
+  if (weight.kind == WeightKind::table) return 1 / static_cast<double>(weight.shape[0]);
+  if (node.op != Op::moe && node.op != Op::expert_linear) return 1;
+  const bool whole = node.op == Op::moe;
+  const int64_t experts = whole ? node.attrs.integer(Attr::experts) : graph.type(node.inputs[3]).dim(0).factor;
+  const int64_t chosen = whole ? node.attrs.integer(Attr::top_k) : graph.type(node.inputs[1]).dim(0).factor;
+  return is_stacked(weight, experts) ? static_cast<double>(chosen) / static_cast<double>(experts) : 1;
 }
 
 // Of each weight, the largest share that an op reads for one token.
@@ -60,17 +63,17 @@ std::vector<double> read_shares(const Graph& graph) {
       const int index = graph.info(in).weight;
       if (index < 0) continue;
       double& share = shares[static_cast<size_t>(index)];
-      share = std::max(share, share_read_by(*node, graph.weights[static_cast<size_t>(index)]));
+      share = std::max(share, share_read_by(graph, *node, graph.weights[static_cast<size_t>(index)]));
     }
   return shares;
 }
 
-// Whether the weight's numbers are those of its fallback: what the checkpoint says, else what the config allows.
-bool is_tied(const WeightSpec& spec, const Binding& binding, size_t i) {
-  if (spec.fallback.empty()) return false;
-  if (binding.sources.empty()) return true;
-  const SafetensorsEntry* entry = binding.sources[i].tensor.entry;
-  return entry != nullptr && entry->name == spec.fallback;
+// Whether the weight's numbers are another's: what the checkpoint says, else what the config allows.
+bool is_tied(const BoundGraph& bound, size_t i) {
+  const WeightSpec& spec = bound.graph.weights[i];
+  if (bound.binding.sources.empty() || !may_be_tied(bound.graph, spec)) return may_be_tied(bound.graph, spec);
+  const std::vector<StoredTensor>& tensors = bound.binding.sources[i].tensors;
+  return !tensors.empty() && tensors[0].name() == spec.fallback;
 }
 
 std::vector<WeightRow> weight_rows(const BoundGraph& bound) {
@@ -79,34 +82,48 @@ std::vector<WeightRow> weight_rows(const BoundGraph& bound) {
   for (size_t i = 0; i < bound.graph.weights.size(); ++i) {
     const WeightSpec& spec = bound.graph.weights[i];
     WeightRow row{spec.name, format_name(spec), spec.shape, spec.shape.elements(), weight_bytes(spec), shares[i]};
-    const bool absent = !bound.binding.sources.empty() && bound.binding.sources[i].tensor.entry == nullptr;
+    const bool absent = !bound.binding.sources.empty() && bound.binding.sources[i].tensors.empty();
     if (absent) row.format = "missing", row.bytes = 0;
-    if (is_tied(spec, bound.binding, i)) row.format = "tied", row.bytes = 0;
+    if (is_tied(bound, i)) row.format = "tied", row.bytes = 0;
     rows.push_back(std::move(row));
   }
   return rows;
 }
 
-LayerKind kind_of(const Node& node) {
-  if (node.op == Op::gqa) {
-    JsonObject detail{{"heads", node.attrs.integer(Attr::heads)},
-                      {"kv_heads", node.attrs.integer(Attr::kv_heads)},
-                      {"head_dim", node.attrs.integer(Attr::head_dim)}};
-    const int64_t window = node.attrs.integer(Attr::window);
-    if (window > 0) detail["window"] = window;
-    return {window > 0 ? "sliding attention" : "full attention", std::move(detail), {}};
+JsonObject details(const Node& node, std::initializer_list<Attr> attrs) {
+  JsonObject detail;
+  for (Attr attr : attrs) detail[attr_name(attr)] = node.attrs.integer(attr);
+  return detail;
+}
+
+LayerKind kind_of(const Graph& graph, const Node& node) {
+  switch (node.op) {
+    case Op::gqa: {
+      JsonObject detail = details(node, {Attr::heads, Attr::kv_heads, Attr::head_dim});
+      const int64_t window = node.attrs.integer(Attr::window);
+      if (window > 0) detail["window"] = window;
+      return {window > 0 ? "sliding attention" : "full attention", std::move(detail), {}};
+    }
+    case Op::mla: {
+      JsonObject detail = details(node, {Attr::heads, Attr::nope_dim, Attr::rope_dim, Attr::v_dim});
+      detail["latent"] = graph.type(node.inputs[1]).dim(1).factor;
+      return {node.inputs.size() > 4 ? "sparse latent attention" : "latent attention", std::move(detail), {}};
+    }
+    case Op::index_topk: return {"indexer", details(node, {Attr::heads, Attr::head_dim, Attr::top_k}), {}};
+    case Op::kda: return {"delta attention", details(node, {Attr::heads, Attr::head_dim, Attr::v_dim}), {}};
+    case Op::moe: return {"mixture of experts", details(node, {Attr::experts, Attr::top_k}), {}};
+    case Op::route: {
+      const int64_t experts = graph.type(node.inputs[0]).dim(1).factor;
+      return {"mixture of experts", {{"experts", experts}, {"top_k", node.attrs.integer(Attr::top_k)}}, {}};
+    }
+    default: return {};
   }
-  if (node.op == Op::moe)
-    return {"mixture of experts",
-            {{"experts", node.attrs.integer(Attr::experts)}, {"top_k", node.attrs.integer(Attr::top_k)}},
-            {}};
-  return {};
 }
 
 std::vector<LayerKind> layer_kinds(const Graph& graph) {
   std::vector<LayerKind> kinds;
   for (const auto& node : graph.nodes()) {
-    LayerKind kind = kind_of(*node);
+    LayerKind kind = kind_of(graph, *node);
     if (kind.kind.empty()) continue;
     const auto alike = [&](const LayerKind& k) { return k.kind == kind.kind && k.detail == kind.detail; };
     auto found = std::find_if(kinds.begin(), kinds.end(), alike);
@@ -116,8 +133,8 @@ std::vector<LayerKind> layer_kinds(const Graph& graph) {
   return kinds;
 }
 
-CacheCost cache_cost(const Graph& graph, const char* precision) {
-  CacheCost cost{.precision = precision};
+CacheCost cache_cost(const Graph& graph, const char* dtype) {
+  CacheCost cost{.dtype = dtype};
   for (const CacheDecl& decl : graph.caches) {
     cost.bytes_per_token += static_cast<double>(decl.spec.bytes_per_entry) / decl.spec.tokens_per_entry;
     cost.bytes_per_sequence += decl.spec.bytes_per_sequence;
@@ -130,7 +147,8 @@ Report make_report(const ModelSource& source, const BoundGraph& bound) {
   report.weights = weight_rows(bound);
   report.kinds = layer_kinds(bound.graph);
   const BoundGraph exact = build_graph(source, Backend::cpu, DType::f32);
-  report.caches = {cache_cost(exact.graph, "float32"), cache_cost(bound.graph, "fast")};
+  report.caches = {cache_cost(exact.graph, "f32"), cache_cost(bound.graph, "bf16")};
+  for (const WeightSpec& spec : bound.graph.weights) report.tensors += checkpoint_tensors(bound.graph, spec);
   for (const WeightRow& row : report.weights) {
     report.active += row.read_share * static_cast<double>(row.parameters);
     report.bytes += row.bytes;
@@ -164,7 +182,8 @@ void print_summary(const ModelSource& source, const Report& report) {
     fmt::print("{}{} {}", separator, human_bytes(static_cast<double>(bytes)), format);
     separator = ", ";
   }
-  fmt::print("\n\n");
+  fmt::print("\ntensors     {} in a checkpoint of these formats, without the parts that are not used\n\n",
+             report.tensors);
 }
 
 std::string describe(const JsonObject& detail) {
@@ -182,7 +201,7 @@ void print_layers(const Report& report) {
   fmt::print("\n");
   Table caches({"cache", "per token", "per sequence"});
   for (const CacheCost& cost : report.caches)
-    caches.add({std::string("--precision ") + cost.precision, human_bytes(cost.bytes_per_token),
+    caches.add({std::string("--kv-cache-dtype ") + cost.dtype, human_bytes(cost.bytes_per_token),
                 human_bytes(static_cast<double>(cost.bytes_per_sequence))});
   caches.print();
   fmt::print("\n");
@@ -240,8 +259,7 @@ JsonObject report_json(const ModelSource& source, const Report& report) {
   JsonObject formats, caches;
   for (const auto& [format, bytes] : report.bytes_by_format) formats[format] = bytes;
   for (const CacheCost& cost : report.caches)
-    caches[cost.precision] = {{"bytes_per_token", cost.bytes_per_token},
-                              {"bytes_per_sequence", cost.bytes_per_sequence}};
+    caches[cost.dtype] = {{"bytes_per_token", cost.bytes_per_token}, {"bytes_per_sequence", cost.bytes_per_sequence}};
   JsonArray kinds;
   for (const LayerKind& kind : report.kinds) {
     JsonObject object{{"kind", kind.kind}, {"layers", boost::json::value_from(kind.layers)}};
@@ -259,6 +277,7 @@ JsonObject report_json(const ModelSource& source, const Report& report) {
           {"active_parameters", std::llround(report.active)},
           {"bytes", report.bytes},
           {"bytes_by_format", std::move(formats)},
+          {"checkpoint_tensors", report.tensors},
           {"layer_kinds", std::move(kinds)},
           {"cache", std::move(caches)}};
 }

@@ -1,8 +1,7 @@
 // moesaic run: one prompt, its continuation streamed to stdout.
-#include <sys/resource.h>
-
-#include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <iterator>
 
@@ -35,16 +34,20 @@ std::vector<int32_t> encode(const Engine& engine, const RunOptions& options, con
   return std::move(*tokens);
 }
 
+// Not getrusage's, which begins with the size of the process that started this one.
 double peak_memory_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) * 1024;
+  std::ifstream status("/proc/self/status");
+  constexpr std::string_view kPeak = "VmHWM:";
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(kPeak)) return std::strtod(line.c_str() + kPeak.size(), nullptr) * 1024;
+  return 0;
 }
 
 void print_summary(const Usage& usage) {
   const double prefill = usage.first_token_seconds - usage.queue_seconds;
   const double decode = usage.total_seconds - usage.first_token_seconds;
-  fmt::print(stderr, "[prompt {} tokens, {:.1f} tokens/s; generated {}, {:.1f} tokens/s; first token after {:.0f} ms; "
+  fmt::print(stderr,
+             "[prompt {} tokens, {:.1f} tokens/s; generated {}, {:.1f} tokens/s; first token after {:.0f} ms; "
              "peak memory {}]\n",
              usage.prompt_tokens, static_cast<double>(usage.prompt_tokens) / std::max(prefill, 1e-9),
              usage.completion_tokens,

@@ -10,6 +10,7 @@ namespace {
 
 constexpr Pass kPasses[] = {
     {"infer_shapes", "types of all values from the op table", infer_shapes},
+    {"fold_mla", "attention on latents: kv_b_proj into the query and output sides", fold_mla},
     {"expand_moe", "mixture of experts into routing, expert products and combine", expand_moe},
     {"fuse_expert_swiglu", "gate and up products with their activation", fuse_expert_swiglu},
     {"fuse_add_norm", "residual sum with the norm that follows", fuse_add_norm},
@@ -20,7 +21,7 @@ WeightMap weight_map(const Graph& graph) {
   for (const WeightSpec& spec : graph.weights) {
     WeightSlot slot;
     slot.spec = spec;
-    slot.stored = spec.kind == WeightKind::vector ? graph.activation : spec.dtype;
+    slot.stored = spec.kind == WeightKind::vector ? graph.activation : spec.kind == WeightKind::table ? DType::i32 : spec.dtype;
     map.slots.push_back(std::move(slot));
   }
   return map;

@@ -1,11 +1,10 @@
 // The C API over Engine. Every function catches everything: an exception never crosses the boundary.
-#include "moesaic/c.h"
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
 #include "base/error.h"
+#include "moesaic/c.h"
 #include "moesaic/engine.h"
 
 struct msc_engine {
@@ -102,8 +101,12 @@ msc_status msc_engine_open(const char* model_dir, const msc_engine_params* param
     msc_engine_params_init(&p, sizeof p);
     read_params(params, p);
     need(p.device, "device"), need(p.precision, "precision");
-    EngineOptions options{.model = model_dir, .device = p.device, .precision = p.precision, .threads = p.threads,
-                          .max_model_len = p.max_model_len, .max_num_seqs = p.max_num_seqs};
+    EngineOptions options{.model = model_dir,
+                          .device = p.device,
+                          .precision = p.precision,
+                          .threads = p.threads,
+                          .max_model_len = p.max_model_len,
+                          .max_num_seqs = p.max_num_seqs};
     *engine = new msc_engine{Engine::open(options)};
     return MSC_OK;
   });

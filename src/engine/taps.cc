@@ -28,15 +28,38 @@ LoadOptions forward_limits(LoadOptions options, int64_t sequences, int64_t token
   return options;
 }
 
-Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op) {
+namespace {
+
+// Where each token's embedding comes from; empty without images.
+std::vector<std::vector<const float*>> place_rows(const Model& model, const std::vector<std::vector<int32_t>>& input_ids,
+                                                  std::span<const float> image_rows) {
+  std::vector<std::vector<const float*>> places(input_ids.size());
+  if (image_rows.empty()) return places;
+  const float* next = image_rows.data();
+  for (size_t i = 0; i < input_ids.size(); ++i)
+    for (int32_t id : input_ids[i]) {
+      const bool image = model.vision && id == model.vision->placeholder;
+      places[i].push_back(image ? next : nullptr);
+      if (image) next += model.hidden;
+    }
+  CHECK(next == image_rows.data() + image_rows.size(), "{} image rows do not fit the image tokens",
+        image_rows.size() / static_cast<size_t>(model.hidden));
+  return places;
+}
+
+}  // namespace
+
+Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op,
+                std::span<const float> image_rows) {
   const Plan& plan = loaded.compiled.prefill;
   CachePool pool(loaded.blocks, loaded.compiled.cache.block_stride, loaded.slots, loaded.compiled.cache.slot_stride);
   Batch batch(plan.limits, loaded.compiled.decode.limits, loaded.max_blocks());
   std::vector<SequenceCache> caches(input_ids.size());
+  const auto places = place_rows(loaded.model, input_ids, image_rows);
   for (size_t i = 0; i < input_ids.size(); ++i) {
     const int64_t count = static_cast<int64_t>(input_ids[i].size());
     CHECK(pool.open(caches[i], count), "no room for {} tokens", count);
-    batch.add(input_ids[i], 0, caches[i].blocks, caches[i].slot, count);
+    batch.add(input_ids[i], 0, caches[i].blocks, caches[i].slot, count, places[i]);
   }
   Forward result;
   const auto record = [&](const Step& step, const Args& args) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,9 @@ struct Forward {
 
 // Runs `input_ids` [B, T] as B sequences in one prefill step, every row with logits. The model must have been loaded with
 // limits that allow it (tokens and rows B * T, sequences B).
-Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op = false);
+// `image_rows` [*, hidden] replace, in order, the embeddings of the model's image tokens; there must be as many.
+Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op = false,
+                std::span<const float> image_rows = {});
 
 // LoadOptions with just these limits.
 LoadOptions forward_limits(LoadOptions options, int64_t sequences, int64_t tokens_each);

@@ -15,8 +15,10 @@ Status check_messages(const Json& messages) {
     const JsonObject* message = messages.get_array()[i].if_object();
     const Json* role = message != nullptr ? json_find(*message, "role") : nullptr;
     if (role == nullptr || !role->is_string())
-      return bad(fmt::format("messages[{}] is not an object with a \"role\"; expected for example {{\"role\": \"user\", "
-                             "\"content\": \"Hello\"}}", i));
+      return bad(
+          fmt::format("messages[{}] is not an object with a \"role\"; expected for example {{\"role\": \"user\", "
+                      "\"content\": \"Hello\"}}",
+                      i));
   }
   return {};
 }
@@ -26,7 +28,8 @@ Status check_messages(const Json& messages) {
 TextFiles TextFiles::load(const std::filesystem::path& directory) {
   TextFiles files;
   files.directory = directory.string();
-  if (std::filesystem::exists(directory / "tokenizer.json")) files.tokenizer = load_tokenizer(directory / "tokenizer.json");
+  if (std::filesystem::exists(directory / "tokenizer.json"))
+    files.tokenizer = load_tokenizer(directory / "tokenizer.json");
   try {
     files.chat_template = load_chat_template(directory.string());
   } catch (const Error& error) {

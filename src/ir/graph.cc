@@ -6,9 +6,18 @@
 namespace moesaic {
 
 int64_t weight_bytes(const WeightSpec& weight) {
-  const int64_t n = weight.shape.elements();
-  if (weight.format == Format::mxfp4) return n / 2 + n / 32;
-  if (weight.format == Format::fp8) return (n + 3) / 4 * 4 + 4 * fp8_scale_count(weight);
+  if (weight.shape.rank() < 2) return weight.shape.elements() * dtype_bytes(weight.dtype);
+  return weight.shape.elements() / (weight.shape[-1] * weight.shape[-2]) * matrix_bytes(weight);
+}
+
+int64_t matrix_bytes(const WeightSpec& weight) {
+  const int64_t n = weight.shape[-1] * weight.shape[-2];
+  switch (weight.format) {
+    case Format::mxfp4: return n / 2 + n / 32;
+    case Format::fp8: return (n + 3) / 4 * 4 + 4 * fp8_scale_count(weight);
+    case Format::int4: return n / 2 + 2 * (n / 32);
+    case Format::plain: break;
+  }
   return n * dtype_bytes(weight.dtype);
 }
 
@@ -19,6 +28,7 @@ int64_t fp8_scale_count(const WeightSpec& weight) {
 
 std::string format_name(const WeightSpec& weight) {
   if (weight.format == Format::mxfp4) return "mxfp4";
+  if (weight.format == Format::int4) return "int4";
   if (weight.format == Format::fp8) return fmt::format("fp8_{}x{}", weight.scale_rows, weight.scale_cols);
   return std::string(dtype_name(weight.dtype));
 }
@@ -86,6 +96,11 @@ int Graph::use_count(Value value) const {
   int64_t uses = std::count_if(outputs.begin(), outputs.end(), [&](auto& o) { return o.second == value; });
   for (const auto& node : nodes_) uses += std::count(node->inputs.begin(), node->inputs.end(), value);
   return static_cast<int>(uses);
+}
+
+void Graph::remove(const Node& node) {
+  for (Value out : node.outputs) CHECK(use_count(out) == 0, "{} is still read", node.label);
+  std::erase_if(nodes_, [&](const auto& n) { return n.get() == &node; });
 }
 
 void Graph::remove_dead() {

@@ -63,6 +63,8 @@ class Graph {
   // Every use of `from` (inputs and outputs of the graph) becomes `to`; `to` takes over `from`'s name.
   void replace_uses(Value from, Value to);
   int use_count(Value value) const;
+  // Removes one op, whose results nobody may read any more.
+  void remove(const Node& node);
   // Removes ops whose results nobody reads (ops that write a cache stay).
   void remove_dead();
   // Recomputes every output type from the op table, for example after `activation` changed.

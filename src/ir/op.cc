@@ -10,7 +10,9 @@ constexpr std::string_view kAttrNames[] = {
     "experts", "top_k",  "limit",     "alpha",     "gather",             "theta",    "factor",
     "beta_fast", "beta_slow", "original_positions", "truncate", "attention_factor",
     "begin", "count", "interleaved", "inverse", "activation", "beta", "linear_beta", "nope_dim", "rope_dim", "v_dim",
-    "lower_bound", "scoring", "groups", "top_groups", "normalize", "routed_scale",
+    "lower_bound", "scoring", "groups", "top_groups", "normalize", "routed_scale", "hash_bits",
+    "streams", "iterations", "hc_eps", "ratio", "overlap",
+    "cubic", "approximate", "merge",
 };
 static_assert(std::size(kAttrNames) == kAttrCount);
 
@@ -254,6 +256,89 @@ Types last_token(const OpTypes& t) {
   return {y};
 }
 
+Types hc_expand(const OpTypes& t) {
+  const ValueType& x = t.inputs[0];
+  return {with_last(x, x.dim(-1) * t.attrs.integer(Attr::streams), t.activation)};
+}
+
+Types hc_pre(const OpTypes& t) {
+  const int64_t n = t.attrs.integer(Attr::streams), width = t.inputs[0].dim(-1).factor, mix = n * (n + 2);
+  expect(width % n == 0 && t.inputs[1] == with_last(t.inputs[0], mix, t.activation) &&
+             t.inputs[2].dims == std::vector<Dim>{mix} && t.inputs[3].dims == std::vector<Dim>{3},
+         t, "X[T,n*H], mix[T,n*(n+2)], base[n*(n+2)], scale[3]");
+  return {with_last(t.inputs[0], width / n, t.activation), with_last(t.inputs[0], n, t.activation),
+          with_last(t.inputs[0], n * n, t.activation)};
+}
+
+Types hc_post(const OpTypes& t) {
+  const int64_t n = t.attrs.integer(Attr::streams);
+  expect(t.inputs[1].dim(-1) == t.inputs[0].dim(-1) * n && t.inputs[2].dim(-1) == Dim(n) && t.inputs[3].dim(-1) == Dim(n * n), t,
+         "y[T,H], X[T,n*H], post[T,n], comb[T,n*n]");
+  return {t.inputs[1]};
+}
+
+Types hc_head(const OpTypes& t) {
+  const int64_t n = t.attrs.integer(Attr::streams), width = t.inputs[0].dim(-1).factor;
+  expect(width % n == 0 && t.inputs[1] == with_last(t.inputs[0], n, t.activation) &&
+             t.inputs[2].dims == std::vector<Dim>{n} && t.inputs[3].dims == std::vector<Dim>{1},
+         t, "X[*,n*H], mix[*,n], base[n], scale[1]");
+  return {with_last(t.inputs[0], width / n, t.activation)};
+}
+
+Types compress(const OpTypes& t) {
+  const int64_t halves = t.attrs.integer(Attr::overlap) != 0 ? 2 : 1, width = t.inputs[0].dim(-1).factor;
+  expect(t.inputs[0] == t.inputs[1] && width % halves == 0 &&
+             t.inputs[2].dims == std::vector<Dim>{t.attrs.integer(Attr::ratio), width},
+         t, "kv[T,c*D], gate[T,c*D], ape[ratio,c*D]");
+  return {with_last(t.inputs[0], width / halves, t.activation)};
+}
+
+Types entry_attend(const OpTypes& t) {
+  const int64_t heads = t.attrs.integer(Attr::heads), dim = t.attrs.integer(Attr::head_dim);
+  expect(t.inputs[0].dim(-1) == Dim(heads * dim) && t.inputs[1].dim(-1) == Dim(dim) &&
+             t.inputs[2].dims == std::vector<Dim>{heads},
+         t, "q[T,heads*D], kv[T,D], sinks[heads]");
+  if (t.inputs.size() > 3) expect(t.inputs[3] == t.inputs[1] && t.attrs.has(Attr::ratio), t, "entries[T,D]");
+  if (t.inputs.size() > 4) expect(t.inputs[4].dtype == DType::i32 && t.inputs[4].rank() == 2, t, "positions i32[T,n]");
+  return {t.inputs[0]};
+}
+
+Types grouped_linear(const OpTypes& t) {
+  const int64_t groups = t.attrs.integer(Attr::groups);
+  const ValueType &x = t.inputs[0], &w = t.inputs[1];
+  expect(w.rank() == 2 && x.dim(-1) == w.dim(1) * groups && w.dim(0).factor % groups == 0, t, "x[T,G*K], weight[G*N,K]");
+  return {with_last(x, w.dim(0), t.activation)};
+}
+
+Types patches(const OpTypes& t) {
+  return {{t.activation, {Symbol::T, t.attrs.integer(Attr::count)}}};
+}
+
+Types grid_embed(const OpTypes& t) {
+  expect(t.inputs[0].rank() == 3, t, "table[G,G,H]");
+  return {{t.activation, {Symbol::T, t.inputs[0].dim(2)}}};
+}
+
+Types grid_rope_table(const OpTypes& t) {
+  return {{t.activation, {Symbol::T, t.attrs.integer(Attr::head_dim) / 2, 2}}};
+}
+
+Types full_attention(const OpTypes& t) {
+  const Dim width = t.attrs.integer(Attr::heads) * t.attrs.integer(Attr::head_dim);
+  expect(t.inputs[0].dim(-1) == width && t.inputs[1] == t.inputs[0] && t.inputs[2] == t.inputs[0], t, "q, k, v[T,heads*D]");
+  return {t.inputs[0]};
+}
+
+Types same_one(const OpTypes& t) {
+  return {t.inputs[0]};
+}
+
+Types merge_patches(const OpTypes& t) {
+  const int64_t side = t.attrs.integer(Attr::merge);
+  expect(t.inputs[0].dim(0) == Dim(Symbol::T), t, "x[T,H]");
+  return {{t.activation, {Symbol::S, t.inputs[0].dim(1) * (side * side)}}};
+}
+
 using enum Attr;
 const OpInfo kOps[] = {
     {Op::embed, "embed", 1, 1, 1, false, {}, embed},
@@ -286,6 +371,19 @@ const OpInfo kOps[] = {
     {Op::kda_gate, "kda_gate", 3, 3, 1, false, {heads}, kda_gate},
     {Op::kda, "kda", 5, 5, 1, true, {heads, head_dim, v_dim, cache}, kda},
     {Op::attn_res, "attn_res", 4, 16, 1, false, {eps}, attn_res},
+    {Op::hc_expand, "hc_expand", 1, 1, 1, false, {streams}, hc_expand},
+    {Op::hc_pre, "hc_pre", 4, 4, 3, false, {streams, eps, hc_eps, iterations}, hc_pre},
+    {Op::hc_post, "hc_post", 4, 4, 1, false, {streams}, hc_post},
+    {Op::hc_head, "hc_head", 4, 4, 1, false, {streams, eps, hc_eps}, hc_head},
+    {Op::compress, "compress", 3, 3, 1, true, {ratio, overlap, cache}, compress},
+    {Op::entry_attend, "entry_attend", 3, 5, 1, true, {heads, head_dim, scale, window, cache}, entry_attend},
+    {Op::grouped_linear, "grouped_linear", 2, 2, 1, false, {groups}, grouped_linear},
+    {Op::patches, "patches", 0, 0, 1, false, {count}, patches},
+    {Op::grid_embed, "grid_embed", 1, 1, 1, false, {cubic}, grid_embed},
+    {Op::grid_rope_table, "grid_rope_table", 0, 0, 1, false, {theta, head_dim}, grid_rope_table},
+    {Op::full_attention, "full_attention", 3, 3, 1, false, {heads, head_dim, scale}, full_attention},
+    {Op::gelu, "gelu", 1, 1, 1, false, {approximate}, same_one},
+    {Op::merge_patches, "merge_patches", 1, 1, 1, false, {merge}, merge_patches},
 };
 static_assert(std::size(kOps) == kOpCount);
 

@@ -26,7 +26,7 @@
 //   mla_attend     q, latent, k_pe (, positions)               o[T,heads*L]                 heads, rope_dim, scale, cache
 //   mla_up         o[T,heads*L], kv_b                          o[T,heads*v]                 heads, nope_dim, v_dim
 //   index_topk     q[T,heads*D], k[T,D], w[T,heads]            positions i32[T,top_k]       heads, head_dim, top_k,
-//                                                                                           scale, cache
+//                                                                                           scale, cache (, hash_bits)
 //   short_conv     x[T,C], weight[C,1,W]                       silu(conv)[T,C]              cache
 //   kda_gate       z[T,heads*D], A_log, dt_bias[heads*D]       log decay[T,heads*D]         heads (, lower_bound)
 //   kda            q, k[T,heads*D], v[T,heads*V], g, b[T,heads]  o[T,heads*V]               heads, head_dim, v_dim, cache
@@ -40,14 +40,45 @@
 //   clamped_swiglu h[*,2I] (gate and up interleaved)           y[*,I]                       limit, alpha
 //   combine        y[T*k,H], places, weights[T,k]              out[T,H]
 //   last_token     x[T,H]                                      y[S,H]
+//   hc_expand      x[T,H]                                      X[T,n*H], n copies           streams
+//   hc_pre         X[T,n*H], mix[T,n*(n+2)], base, scale[3]    x[T,H], post[T,n], comb[T,n*n]  streams, eps, hc_eps,
+//                                                                                           iterations
+//   hc_post        y[T,H], X[T,n*H], post, comb                X[T,n*H]                     streams
+//   hc_head        X[*,n*H], mix[*,n], base[n], scale[1]       x[*,H]                       streams, eps, hc_eps
+//   compress       kv[T,c*D], gate[T,c*D], ape[m,c*D]          entries[T,D]                 ratio (m), overlap, cache
+//   entry_attend   q[T,heads*D], kv[T,D], sinks[heads]         o[T,heads*D]                 heads, head_dim, scale,
+//                  (, entries[T,D] (, positions i32[T,n]))                                  window, cache (, ratio)
+//   grouped_linear x[T,G*K], weight[G*N,K]                     y[T,G*N]                     groups
+//
+//   patches                                                    x[T,count]                   count
+//   grid_embed     table[G,G,H]                                x[T,H]                       cubic
+//   grid_rope_table                                            cos and sin [T,D/2,2]        theta, head_dim
+//   full_attention q, k, v[T,heads*D]                          o[T,heads*D]                 heads, head_dim, scale
+//   gelu           x                                           gelu(x)                      approximate (1: tanh form)
+//   merge_patches  x[T,H]                                      y[S,merge*merge*H]           merge
 //
 // dispatch sorts the routed rows by expert: `rows` holds the token of each, expert e's are offsets[e] to offsets[e+1],
 // and `places` says where slot j of token t went (index t*k + j). expert ops with gather=1 read x by token.
 // glu activations: see Activation. route scorings: see Scoring; `bias` is added for the choice alone, `table` holds the
 // ids of every vocabulary entry (hash routing). `positions` of mla are those a query sees, -1 for none.
+// index_topk chooses, for each query, the min(top_k, visible) visible positions with the largest
+// sum over heads of w * relu(scale * q . k), ties to the lowest position, NaN last, and lists them ascending, then -1.
+// With hash_bits it caches a key as signs of that many random projections (a multiple of 64) and its length, and takes
+// |q| |k| cos(pi * differing signs / hash_bits) for q . k: an approximation that reads a fraction of the bytes.
+//
+// hc_*: manifold-constrained hyper-connections, n residual streams side by side (DeepSeek-V4). `mix` is a linear of X that
+// hc_pre and hc_head divide by the root mean square of X. compress pools the `ratio` tokens of each window, and with
+// `overlap` (c = 2, else 1) those of the window before, into one entry: row t holds the entry of the window that token t
+// closes, or zeros where it closes none. rope_table and index_topk take `ratio` too: angles of the window's first token,
+// and keys that are entries. entry_attend sees the last `window` tokens and all entries closed so far, or those chosen.
+//
+// The last six see one image: token t is the patch in row t / columns and column t % columns of its grid. grid_embed
+// stretches the table to the grid (bicubic with a = -0.75, or bilinear; half-pixel centres, edges repeated).
+// grid_rope_table turns pair 2i by column * theta^(-4i/D) and pair 2i+1 by row * the same. merge_patches lays
+// merge x merge neighbours side by side; S is then their number.
 //
 // Every op reads its activations once and writes its outputs; gqa also appends to its cache. `embed`, `rope_table`,
-// `gqa` and `last_token` read the step's batch (token ids, positions, sequences).
+// `gqa`, `mla`, `mla_attend`, `index_topk` and `last_token` read the step's batch (token ids, positions, sequences).
 #pragma once
 
 #include <array>
@@ -65,16 +96,20 @@ enum class Op : uint8_t {
   embed, rms_norm, add, add_rms_norm, linear, rope_table, rope, gqa, moe, route, dispatch, expert_linear, expert_swiglu,
   clamped_swiglu, combine, last_token, layer_norm, gated_rms_norm, slice, glu, sigmoid_gate, mla, mla_absorb, mla_attend,
   mla_up, index_topk, short_conv, kda_gate, kda, attn_res,
+  hc_expand, hc_pre, hc_post, hc_head, compress, entry_attend, grouped_linear,
+  patches, grid_embed, grid_rope_table, full_attention, gelu, merge_patches,
 };
-constexpr int kOpCount = static_cast<int>(Op::attn_res) + 1;
+constexpr int kOpCount = static_cast<int>(Op::merge_patches) + 1;
 
 enum class Attr : uint8_t {
   eps, heads, kv_heads, head_dim, scale, window, cache, experts, top_k, limit, alpha, gather,
   theta, factor, beta_fast, beta_slow, original_positions, truncate, attention_factor,
   begin, count, interleaved, inverse, activation, beta, linear_beta, nope_dim, rope_dim, v_dim, lower_bound, scoring, groups,
-  top_groups, normalize, routed_scale,
+  top_groups, normalize, routed_scale, hash_bits,
+  streams, iterations, hc_eps, ratio, overlap,
+  cubic, approximate, merge,
 };
-constexpr int kAttrCount = static_cast<int>(Attr::routed_scale) + 1;
+constexpr int kAttrCount = static_cast<int>(Attr::merge) + 1;
 
 // Attr::activation of glu.
 enum class Activation : uint8_t {

@@ -17,7 +17,7 @@
 namespace moesaic {
 namespace {
 
-constexpr std::string_view kKindNames[] = {"vector", "matrix", "embedding", "experts"};
+constexpr std::string_view kKindNames[] = {"vector", "matrix", "embedding", "experts", "table"};
 
 std::string print_number(double value) {
   return value == static_cast<double>(static_cast<int64_t>(value)) ? fmt::format("{}", static_cast<int64_t>(value))
@@ -165,6 +165,7 @@ class Parser {
     spec.kind = static_cast<WeightKind>(found - std::begin(kKindNames));
     const std::string format = line.word("[");
     if (format == "mxfp4") spec.format = Format::mxfp4;
+    else if (format == "int4") spec.format = Format::int4;
     else if (std::sscanf(format.c_str(), "fp8_%ldx%ld", &spec.scale_rows, &spec.scale_cols) == 2) spec.format = Format::fp8;
     else if (const auto dtype = parse_dtype(format)) spec.dtype = *dtype;
     else if (format != "none") line.fail("a format");

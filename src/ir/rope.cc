@@ -30,6 +30,18 @@ RopeConfig RopeConfig::from(const Attrs& attrs) {
   return rope;
 }
 
+namespace {
+
+// m(mscale) / m(mscale_all_dim) where the config has both (DeepSeek), else m(1); m(a) = 0.1 a ln(factor) + 1.
+double yarn_amplitude(double factor, const JsonObject& scaling, const std::string& where) {
+  const auto m = [&](double a) { return 0.1 * a * std::log(factor) + 1; };
+  const double mscale = json_number(scaling, "mscale", where, 0);
+  const double all_dim = json_number(scaling, "mscale_all_dim", where, 0);
+  return mscale != 0 && all_dim != 0 ? m(mscale) / m(all_dim) : m(1);
+}
+
+}  // namespace
+
 RopeConfig parse_rope(const JsonObject& config, const std::string& where) {
   RopeConfig rope;
   rope.theta = json_number(config, "rope_theta", where, rope.theta);
@@ -50,7 +62,7 @@ RopeConfig parse_rope(const JsonObject& config, const std::string& where) {
   if (!(rope.factor >= 1) || !(rope.original_positions > 0) || !(rope.theta > 1))
     fail_data(where, "YaRN needs factor >= 1, original_max_position_embeddings > 0 and rope_theta > 1; found {}, {} and {}",
               rope.factor, rope.original_positions, rope.theta);
-  rope.attention_factor = json_number(scaling, "attention_factor", where, 0.1 * std::log(rope.factor) + 1);
+  rope.attention_factor = json_number(scaling, "attention_factor", where, yarn_amplitude(rope.factor, scaling, where));
   return rope;
 }
 

@@ -24,7 +24,8 @@ struct RopeConfig {
 };
 
 // Reads rope_theta and rope_scaling, or their newer spelling rope_parameters, from a config.json object. An explicit
-// attention_factor is final; otherwise YaRN's is 0.1 ln(factor) + 1. Throws Error(data_loss) for an unknown rope_type.
+// attention_factor is final; otherwise YaRN's is m(mscale) / m(mscale_all_dim), or m(1) where one of them is missing or
+// 0, with m(a) = 0.1 a ln(factor) + 1. Throws Error(data_loss) for an unknown rope_type.
 RopeConfig parse_rope(const JsonObject& config, const std::string& where);
 
 // The dimensions between which YaRN's ramp runs, before the clamp to the head.

@@ -48,6 +48,11 @@ struct BatchView {
   const int32_t* state_slots = nullptr;       // [sequences]
   const int32_t* output_rows = nullptr;       // [S] tokens whose logits are wanted
   int64_t max_blocks = 0;
+  // [T] embeddings that stand in for a token's own, f32[hidden] each and null for text; the array is null without images.
+  const float* const* image_rows = nullptr;
+  // Of a vision tower's step, which is one image: its patches and their grid.
+  const float* patches = nullptr;  // f32[T, count of the patches op]
+  int64_t grid_rows = 0, grid_columns = 0;
 };
 
 // One layer's part of the cache pools. Offsets are 64-bit throughout: pools exceed 2 GiB.

@@ -15,6 +15,7 @@ double operand_bytes(const OperandDesc& operand, const Bounds& now) {
   const double n = elements(operand.type, now);
   if (!operand.is_weight) return n * static_cast<double>(dtype_bytes(operand.type.dtype));
   if (operand.format == Format::mxfp4) return n / 2 + n / 32;
+  if (operand.format == Format::int4) return n / 2 + n / 16;
   if (operand.format == Format::fp8) return n + 4 * n / static_cast<double>(operand.scale_rows * operand.scale_cols);
   return n * static_cast<double>(dtype_bytes(operand.stored));
 }
@@ -29,6 +30,8 @@ double flops(const OpDesc& desc, const Bounds& now) {
     case Op::linear: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(1).factor);
     case Op::expert_linear: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(3).type.dim(2).factor);
     case Op::expert_swiglu: return 4 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(3).type.dim(2).factor);
+    case Op::short_conv: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(2).factor);
+    case Op::kda: return 7 * elements(desc.out(0).type, now) * desc.attrs.number(Attr::head_dim);
     default: return elements(desc.out(0).type, now);
   }
 }

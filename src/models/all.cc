@@ -2,14 +2,30 @@
 
 #include <algorithm>
 
+#include "models/deepseek_v4.h"
+#include "models/deepseek_v3.h"
+#include "models/deepseek_v32.h"
+#include "models/glm_moe_dsa.h"
 #include "models/gpt_oss.h"
+#include "models/kimi_k25.h"
+#include "models/kimi_linear.h"
+#include "models/kimi_k3.h"
 #include "models/model.h"
+#include "models/qwen3_moe.h"
 
 namespace moesaic {
 
 const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies = {
       {"gpt_oss", {"GptOssForCausalLM"}, gpt_oss::parse},
+      {"deepseek_v4", {"DeepseekV4ForCausalLM"}, deepseek_v4::parse},
+      {"deepseek_v3", {"DeepseekV3ForCausalLM", "KimiK2ForCausalLM"}, deepseek_v3::parse},
+      {"deepseek_v32", {"DeepseekV32ForCausalLM"}, deepseek_v32::parse},
+      {"glm_moe_dsa", {"GlmMoeDsaForCausalLM"}, glm_moe_dsa::parse},
+      {"kimi_k25", {"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"}, kimi_k25::parse},
+      {"kimi_linear", {"KimiLinearForCausalLM"}, kimi_linear::parse},
+      {"kimi_k3", {"KimiK3ForConditionalGeneration"}, kimi_k3::parse},
+      {"qwen3_moe", {"Qwen3MoeForCausalLM"}, qwen3_moe::parse},
   };
   return kFamilies;
 }
@@ -29,6 +45,24 @@ Model parse_model(const JsonObject& config, const std::string& where) {
     known.insert(known.end(), family.architectures.begin(), family.architectures.end());
   }
   fail_data(where, "architecture \"{}\" is not supported; supported are {}", name, fmt::join(known, ", "));
+}
+
+namespace {
+
+// A graph of more layers than any model has would only take minutes to build.
+int64_t limit_of(std::string_view field) {
+  return field == "num_hidden_layers" ? 10'000 : int64_t{1} << 31;
+}
+
+}  // namespace
+
+void check_eps(const std::string& where, const char* field, double value) {
+  if (!(value > 0 && value < 1)) fail_data(where, "\"{}\" is {}; expected a number between 0 and 1", field, value);
+}
+
+void check_sizes(const std::string& where, std::initializer_list<std::pair<const char*, int64_t>> fields) {
+  for (const auto& [name, value] : fields)
+    if (value < 1 || value > limit_of(name)) fail_data(where, "\"{}\" is {}; expected 1 to {}", name, value, limit_of(name));
 }
 
 std::vector<int32_t> parse_token_ids(const JsonObject& config, std::string_view key, const std::string& where) {

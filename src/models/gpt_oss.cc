@@ -33,14 +33,13 @@ std::vector<bool> parse_layer_types(const JsonObject& json, int64_t layers, cons
 }
 
 void check(const Config& c, const std::string& where) {
-  const auto positive = [&](int64_t value, const char* name) {
-    if (value < 1 || value > (int64_t{1} << 31)) fail_data(where, "\"{}\" is {}; expected 1 to 2^31", name, value);
-  };
-  positive(c.layers, "num_hidden_layers"), positive(c.hidden, "hidden_size"), positive(c.vocab, "vocab_size");
-  positive(c.heads, "num_attention_heads"), positive(c.kv_heads, "num_key_value_heads");
-  positive(c.head_dim, "head_dim"), positive(c.max_positions, "max_position_embeddings");
-  positive(c.experts, "num_local_experts"), positive(c.intermediate, "intermediate_size");
-  positive(c.window, "sliding_window"), positive(c.top_k, "num_experts_per_tok");
+  check_sizes(where, {{"num_hidden_layers", c.layers}, {"hidden_size", c.hidden}, {"vocab_size", c.vocab},
+                      {"num_attention_heads", c.heads}, {"num_key_value_heads", c.kv_heads}, {"head_dim", c.head_dim},
+                      {"max_position_embeddings", c.max_positions}, {"num_local_experts", c.experts},
+                      {"intermediate_size", c.intermediate}, {"sliding_window", c.window},
+                      {"num_experts_per_tok", c.top_k}});
+  check_eps(where, "rms_norm_eps", c.eps);
+  if (!(c.limit >= 0)) fail_data(where, "\"swiglu_limit\" is {}; expected 0 (no limit) or more", c.limit);
   if (c.top_k > c.experts) fail_data(where, "num_experts_per_tok is {} of {} experts", c.top_k, c.experts);
   if (c.heads % c.kv_heads != 0)
     fail_data(where, "num_attention_heads is {}; expected a multiple of num_key_value_heads = {}", c.heads, c.kv_heads);
@@ -122,9 +121,6 @@ Model parse(const JsonObject& json, const std::string& where) {
   model.max_positions = c.max_positions;
   model.experts = c.experts;
   model.experts_per_token = c.top_k;
-  const Json* quantization = json_find(json, "quantization_config");
-  model.mxfp4_experts = quantization != nullptr && quantization->is_object() &&
-                        json_string(quantization->get_object(), "quant_method", where, "") == "mxfp4";
   model.stop_tokens = parse_token_ids(json, "eos_token_id", where);
   model.stop_names = {"<|return|>", "<|call|>"};
   model.build = [c](Builder& g) { build(g, c); };

@@ -15,14 +15,16 @@ Batch::Batch(const Limits& prefill, const Limits& decode, int64_t max_blocks) : 
   state_slots_.resize(sequences);
   output_rows_.resize(static_cast<size_t>(std::max(prefill.rows, decode.rows)));
   first_rows_.resize(sequences);
+  image_rows_.resize(tokens);
 }
 
 void Batch::clear() {
   tokens_ = rows_ = sequences_ = 0;
+  has_images_ = false;
 }
 
 void Batch::add(std::span<const int32_t> tokens, int64_t start, std::span<const int32_t> blocks, int32_t slot,
-                int64_t rows) {
+                int64_t rows, std::span<const float* const> image_rows) {
   const int64_t count = static_cast<int64_t>(tokens.size()), s = sequences_++;
   CHECK(count > 0 && tokens_ + count <= static_cast<int64_t>(token_ids_.size()), "{} tokens", tokens_ + count);
   CHECK(s < static_cast<int64_t>(state_slots_.size()) && rows <= count &&
@@ -30,6 +32,10 @@ void Batch::add(std::span<const int32_t> tokens, int64_t start, std::span<const 
   CHECK(static_cast<int64_t>(blocks.size()) <= max_blocks_ &&
             static_cast<int64_t>(blocks.size()) * kBlockTokens >= start + count,
         "{} blocks for {} tokens", blocks.size(), start + count);
+  CHECK(image_rows.empty() || image_rows.size() == tokens.size());
+  std::fill_n(image_rows_.begin() + tokens_, count, nullptr);
+  std::copy(image_rows.begin(), image_rows.end(), image_rows_.begin() + tokens_);
+  has_images_ = has_images_ || !image_rows.empty();
   for (int64_t i = 0; i < count; ++i) {
     const auto t = static_cast<size_t>(tokens_ + i);
     token_ids_[t] = tokens[static_cast<size_t>(i)];
@@ -56,7 +62,8 @@ BatchView Batch::view() const {
           .block_tables = block_tables_.data(),
           .state_slots = state_slots_.data(),
           .output_rows = output_rows_.data(),
-          .max_blocks = max_blocks_};
+          .max_blocks = max_blocks_,
+          .image_rows = has_images_ ? image_rows_.data() : nullptr};
 }
 
 }  // namespace moesaic

@@ -16,7 +16,9 @@ class Batch {
   void clear();
   // Adds the next tokens of a sequence: `tokens` at positions start, start+1, ...; `blocks` covers all of them and all
   // before; `rows` of the last tokens get logits (0: none).
-  void add(std::span<const int32_t> tokens, int64_t start, std::span<const int32_t> blocks, int32_t slot, int64_t rows);
+  // `image_rows`: for each token the embedding f32[hidden] that replaces its own, or null; empty for text.
+  void add(std::span<const int32_t> tokens, int64_t start, std::span<const int32_t> blocks, int32_t slot, int64_t rows,
+           std::span<const float* const> image_rows = {});
 
   bool empty() const { return tokens_ == 0; }
   int64_t tokens() const { return tokens_; }
@@ -30,6 +32,8 @@ class Batch {
   int64_t tokens_ = 0, rows_ = 0, sequences_ = 0, max_blocks_;
   std::vector<int32_t> token_ids_, positions_, sequence_of_, sequence_offsets_, block_tables_, state_slots_, output_rows_;
   std::vector<int64_t> first_rows_;
+  std::vector<const float*> image_rows_;
+  bool has_images_ = false;
 };
 
 }  // namespace moesaic

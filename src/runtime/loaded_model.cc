@@ -8,13 +8,18 @@
 namespace moesaic {
 namespace {
 
+// Weights of a graph: the checkpoint's, or random ones.
+void fill(const WeightMap& map, const Binding& binding, const ModelSource& source, std::span<std::byte> arena, ThreadPool& pool,
+          Progress& bar) {
+  if (source.shards) load_weights(map, binding, *source.shards, arena, pool, bar);
+  else fill_dummy_weights(map, arena, pool, bar);
+}
+
 void fill_weights(LoadedModel& loaded, const ModelSource& source, const BoundGraph& bound, bool progress) {
   const WeightMap& map = loaded.compiled.weights;
   Progress bar("loading " + source.directory.filename().string(), map.bytes, ProgressUnit::bytes, progress);
   const std::span<std::byte> arena{loaded.weights.data(), static_cast<size_t>(loaded.weights.bytes())};
-  ThreadPool& pool = *loaded.device->stream().pool;
-  if (source.shards) load_weights(map, bound.binding, *source.shards, arena, pool, bar);
-  else fill_dummy_weights(map, arena, pool, bar);
+  fill(map, bound.binding, source, arena, *loaded.device->stream().pool, bar);
 }
 
 void allocate(LoadedModel& loaded, const LoadOptions& options) {
@@ -48,6 +53,7 @@ ModelSource open_model(const std::string& name, bool need_weights) {
   source.config_path = lone_config ? path.string() : (source.directory / "config.json").string();
   const Json config = read_json_file(source.config_path, {.python_constants = true});
   source.model = parse_model(json_object(config, source.config_path), source.config_path);
+  source.quantization = parse_quantization(config.get_object(), source.config_path);
   if (need_weights) source.shards = Shards::open(source.directory);
   return source;
 }
@@ -61,16 +67,33 @@ DType cache_dtype(const LoadOptions& options) {
   return options.cache_dtype == DType::none ? DType::f32 : options.cache_dtype;
 }
 
-BoundGraph build_graph(const ModelSource& source, Backend backend, DType cache) {
+namespace {
+
+BoundGraph bind_graph(const ModelSource& source, const BuildOptions& wanted, const std::function<void(Builder&)>& build,
+                      const std::vector<std::string>& skipped) {
   BoundGraph bound;
-  BuildOptions options{.activation = activation_dtype(backend), .cache = cache, .has_tensor = {}};
+  BuildOptions options = wanted;
   if (source.shards) options.has_tensor = [&](const std::string& name) { return source.shards->find(name).has_value(); };
   Builder builder(bound.graph, options);
-  source.model.build(builder);
+  build(builder);
   bound.graph.family = source.model.family;
-  if (source.shards) bound.binding = bind_weights(bound.graph, *source.shards);
-  else assume_formats(bound.graph, source.model.mxfp4_experts);
+  if (source.shards) bound.binding = bind_weights(bound.graph, *source.shards, skipped);
+  else assume_formats(bound.graph, source.quantization);
   return bound;
+}
+
+}  // namespace
+
+BoundGraph build_graph(const ModelSource& source, Backend backend, DType cache) {
+  const BuildOptions options{.activation = activation_dtype(backend), .cache = cache, .has_tensor = {}};
+  return bind_graph(source, options, source.model.build, source.model.skipped);
+}
+
+BoundGraph build_vision_graph(const ModelSource& source, Backend backend) {
+  CHECK(source.model.vision.has_value());
+  const DType activation = activation_dtype(backend);
+  return bind_graph(source, {.activation = activation, .cache = activation, .has_tensor = {}}, source.model.vision->build,
+                    source.model.vision->skipped);
 }
 
 CompileOptions compile_options(const LoadOptions& options, const Model& model, const DeviceInfo& device) {
@@ -87,6 +110,23 @@ CompileOptions compile_options(const LoadOptions& options, const Model& model, c
   return compile;
 }
 
+namespace {
+
+std::unique_ptr<VisionTower> load_vision(const ModelSource& source, const LoadOptions& options, Device& device) {
+  BoundGraph bound = build_vision_graph(source, options.backend);
+  check_binding(bound.binding, source.directory.string());
+  CompileOptions compile;
+  compile.device = device.info();
+  compile.precision = options.precision;
+  compile.cache_dtype = activation_dtype(options.backend);
+  auto tower = std::make_unique<VisionTower>(std::move(bound.graph), compile, source.model.vision->merge, device);
+  Progress bar("loading the vision tower", tower->weight_map().bytes, ProgressUnit::bytes, options.progress);
+  fill(tower->weight_map(), bound.binding, source, tower->weight_memory(), *device.stream().pool, bar);
+  return tower;
+}
+
+}  // namespace
+
 LoadedModel load_model(const LoadOptions& options) {
   if (options.max_sequences < 1) fail_argument("--max-num-seqs is {}; expected at least 1", options.max_sequences);
   LoadedModel loaded;
@@ -100,6 +140,7 @@ LoadedModel load_model(const LoadOptions& options) {
   loaded.directory = source.directory;
   allocate(loaded, options);
   fill_weights(loaded, source, bound, options.progress);
+  if (source.model.vision) loaded.vision = load_vision(source, options, *loaded.device);
   loaded.model = std::move(source.model);
   return loaded;
 }

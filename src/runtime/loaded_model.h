@@ -8,7 +8,9 @@
 #include "models/model.h"
 #include "runtime/batch.h"
 #include "runtime/run.h"
+#include "runtime/vision_tower.h"
 #include "weights/bind.h"
+#include "weights/quantization.h"
 
 namespace moesaic {
 
@@ -35,6 +37,7 @@ struct ModelSource {
   std::filesystem::path directory;  // holds config.json
   std::string config_path;
   Model model;
+  Quantization quantization;     // formats to assume where there are no shards
   std::optional<Shards> shards;  // absent with dummy weights or a config.json alone
 };
 // Throws Error when the model is not found or its config is not one we know. `need_weights` asks for the checkpoint.
@@ -46,6 +49,8 @@ struct BoundGraph {
   Binding binding;
 };
 BoundGraph build_graph(const ModelSource& source, Backend backend, DType cache_dtype);
+// The same for the vision tower of a model that has one.
+BoundGraph build_vision_graph(const ModelSource& source, Backend backend);
 
 DType activation_dtype(Backend backend);
 // Elements of keys and values: what the options ask for, f32 by default; always f64 on the reference backend.
@@ -61,6 +66,7 @@ struct LoadedModel {
   int64_t max_model_len = 0;
   int64_t blocks = 0, slots = 0;  // of the cache pools
   Buffer weights, activations, workspace, cache_blocks, cache_slots;
+  std::unique_ptr<VisionTower> vision;  // null: the model sees no images
 
   Memory memory() const {
     return {weights.data(), activations.data(), workspace.data(), cache_blocks.data(), cache_slots.data()};

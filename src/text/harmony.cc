@@ -8,7 +8,7 @@ bool HarmonyParser::speaks(const Tokenizer& tokenizer) {
   return true;
 }
 
-HarmonyParser::HarmonyParser(const Tokenizer& tokenizer) : text_(tokenizer, false) {
+HarmonyParser::HarmonyParser(const Tokenizer& tokenizer) : text_(tokenizer, true) {
   const auto id = [&](const char* marker) { return tokenizer.token_to_id(marker).value_or(-1); };
   start_ = id("<|start|>"), channel_ = id("<|channel|>"), message_ = id("<|message|>"), end_ = id("<|end|>");
   return_ = id("<|return|>"), call_ = id("<|call|>"), constrain_ = id("<|constrain|>");
@@ -43,7 +43,8 @@ HarmonyParser::Delta HarmonyParser::route(std::string text) {
   }
   // The name may be followed by a recipient: "analysis to=...".
   const bool reasoning = channel_name_.substr(0, channel_name_.find(' ')) == "analysis";
-  return reasoning ? Delta{.content = {}, .reasoning = std::move(text)} : Delta{.content = std::move(text), .reasoning = {}};
+  return reasoning ? Delta{.content = {}, .reasoning = std::move(text)}
+                   : Delta{.content = std::move(text), .reasoning = {}};
 }
 
 }  // namespace moesaic

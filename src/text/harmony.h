@@ -23,6 +23,7 @@ class HarmonyParser {
   explicit HarmonyParser(const Tokenizer& tokenizer);
 
   // Works on ids: text that merely looks like a marker is content. Never fails: text without a header is content.
+  // Special tokens that are no markers, such as <|endoftext|>, are left out.
   Delta push(int32_t id);
   Delta flush();
 
@@ -34,7 +35,7 @@ class HarmonyParser {
   int32_t start_, channel_, message_, end_, return_, call_, constrain_;
   Detokenizer text_;
   Part part_ = Part::start;
-  bool naming_ = false;       // the header's text names the channel
+  bool naming_ = false;  // the header's text names the channel
   std::string channel_name_;
 };
 

@@ -32,9 +32,11 @@ void fill_mxfp4(const WeightSlot& slot, std::byte* out, ThreadPool& pool, uint64
   const int64_t K = slot.spec.shape[-1], N = slot.spec.shape[-2], matrices = slot.spec.shape.elements() / (N * K);
   const int64_t groups = K / kMxGroup, blocks = N / kBlockRows;
   if (slot.layout == Layout::row_major) {
-    const int64_t n = slot.spec.shape.elements();
-    random_codes(0, n, seed, out);
-    for (int64_t g = 0; g < n / kMxGroup; ++g) out[n / 2 + g] = std::byte{random_scale(g, K, seed)};
+    for (int64_t m = 0; m < matrices; ++m) {
+      std::byte* matrix = out + m * mxfp4_bytes(N, K);
+      random_codes(m * N * K, N * K, seed, matrix);
+      for (int64_t g = 0; g < N * groups; ++g) matrix[N * K / 2 + g] = std::byte{random_scale(m * N * groups + g, K, seed)};
+    }
     return;
   }
   pool.run(matrices, [&](int64_t m, int) {
@@ -46,6 +48,25 @@ void fill_mxfp4(const WeightSlot& slot, std::byte* out, ThreadPool& pool, uint64
     std::byte* tail = matrix + blocks * groups * kMxBlockGroupBytes;
     for (int64_t i = 0; i < (N % kBlockRows) * groups; ++i) tail[i * kMxRowGroupBytes] = std::byte{random_scale(i, K, seed)};
   });
+}
+
+// FP8: any finite code, with scales that bring the deviation (about 100 over all codes) to 1/sqrt(K). INT4: any code.
+void fill_coded(const WeightSlot& slot, std::byte* out, uint64_t seed) {
+  const int64_t K = slot.spec.shape[-1], n = slot.spec.shape[-2] * K, bytes = matrix_bytes(slot.spec);
+  const float deviation = 1 / std::sqrt(static_cast<float>(K));
+  for (int64_t m = 0; m < slot.bytes / bytes; ++m) {
+    std::byte* matrix = out + m * bytes;
+    random_codes(2 * m * bytes, 2 * bytes, seed, matrix);
+    if (slot.spec.format == Format::int4) {
+      const uint16_t scale = float_to_bf16(deviation / 4.6f);
+      for (int64_t i = 0; i < n / kMxGroup; ++i) std::memcpy(matrix + n / 2 + 2 * i, &scale, 2);
+      continue;
+    }
+    const float scale = deviation / 100;
+    for (int64_t i = 0; i < n; ++i)
+      if ((matrix[i] & std::byte{0x7F}) == std::byte{0x7F}) matrix[i] ^= std::byte{1};  // not a NaN
+    for (int64_t i = 0; i < fp8_scale_count(slot.spec); ++i) std::memcpy(matrix + (n + 3) / 4 * 4 + 4 * i, &scale, 4);
+  }
 }
 
 void fill_vector(const WeightSlot& slot, std::byte* out, uint64_t seed) {
@@ -93,7 +114,9 @@ void fill_dummy_weights(const WeightMap& map, std::span<std::byte> arena, Thread
     std::byte* out = arena.data() + slot.offset;
     seed = mix64(seed);
     if (slot.spec.kind == WeightKind::vector) fill_vector(slot, out, seed);
+    else if (slot.spec.kind == WeightKind::table) std::memset(out, 0, static_cast<size_t>(slot.bytes));  // expert 0
     else if (slot.spec.format == Format::mxfp4) fill_mxfp4(slot, out, pool, seed);
+    else if (slot.spec.format != Format::plain) fill_coded(slot, out, seed);
     else fill_plain(slot, out, pool, seed);
     progress.advance(slot.bytes);
   }

@@ -64,8 +64,8 @@ TEST(Inspect, PublishedSizesOfGptOss) {
 
 TEST(Inspect, CacheAndLayersOfGptOss20b) {
   const JsonObject got = inspect_json(kSource + "/configs/gpt-oss-20b.json", 0);
-  const JsonObject& fast = got.at("cache").at("fast").as_object();
-  const JsonObject& exact = got.at("cache").at("float32").as_object();
+  const JsonObject& fast = got.at("cache").at("bf16").as_object();
+  const JsonObject& exact = got.at("cache").at("f32").as_object();
   EXPECT_EQ(number(fast, "bytes_per_token"), 12 * 2048);           // full layers, bf16 keys and values
   EXPECT_EQ(number(fast, "bytes_per_sequence"), 12 * 128 * 2048);  // sliding layers keep 128 tokens
   EXPECT_EQ(number(exact, "bytes_per_token"), 12 * 4096);

@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <pty.h>
 #include <spawn.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -48,28 +47,20 @@ inline std::vector<char*> pointers(std::vector<std::string>& texts) {
   return out;
 }
 
-// How a process ended: its exit code, or minus the signal that killed it.
-struct Ending {
-  int code = 0;
-  int64_t peak_bytes = 0;  // largest resident size
-};
-
-// Kills what outlives the patience.
-inline Ending wait_for(pid_t pid) {
+// Waits for the end: the exit code, or minus the signal that killed it. Kills what outlives the patience.
+inline int wait_for(pid_t pid) {
   int status = 0;
-  rusage usage{};
-  if (!wait_until([&] { return wait4(pid, &status, WNOHANG, &usage) == pid; })) {
+  if (!wait_until([&] { return waitpid(pid, &status, WNOHANG) == pid; })) {
     ADD_FAILURE() << "the program hangs";
     kill(pid, SIGKILL);
-    wait4(pid, &status, 0, &usage);
+    waitpid(pid, &status, 0);
   }
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), usage.ru_maxrss * 1024};
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
 struct Finished {
-  int code = 0;  // as Ending::code
+  int code = 0;  // as of wait_for()
   std::string out, err;
-  int64_t peak_bytes = 0;
 };
 
 // A program whose streams are files. `input` is its standard input, `environment` is added to ours ("NAME=value").
@@ -92,8 +83,8 @@ class Process {
   pid_t pid() const { return pid_; }
   std::string out() const { return read_text_file(out_path()); }
   Finished finish() {
-    const Ending ending = wait_for(pid_);
-    return {ending.code, out(), read_text_file(err_path()), ending.peak_bytes};
+    const int code = wait_for(pid_);
+    return {code, out(), read_text_file(err_path())};
   }
 
  private:
@@ -145,7 +136,7 @@ class TerminalProcess {
     seen_ = shown_.size();
   }
   // The rest of the output; `shown()` holds all of it.
-  Ending finish() {
+  int finish() {
     wait_until([&] { return !read_some(); });
     return wait_for(pid_);
   }

@@ -61,6 +61,18 @@ TEST(Run, StdoutIsTheTextAlone) {
   EXPECT_EQ(text_of({"-f", dir.write("prompt.txt", kStory), "-n", "30", "--temp", "0"}), want);
 }
 
+// The peak is the program's own, however large the process is that started it.
+TEST(Run, SummaryHasItsOwnPeak) {
+  const std::vector<char> ballast(400'000'000, 1);
+  const Finished result = run_program(run_demo({"-p", kStory, "-n", "3"}));
+  const size_t at = result.err.find("peak memory ");
+  ASSERT_NE(at, std::string::npos) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(" MB]"));
+  const double megabytes = std::stod(result.err.substr(at + 12));
+  EXPECT_GT(megabytes, 25);  // the weights
+  EXPECT_LT(megabytes, 200) << ballast.size();
+}
+
 TEST(Run, SeedDecidesTheText) {
   const uint64_t seed = fresh_rng().bits();
   const auto sampled = [&](uint64_t s) {
@@ -237,7 +249,7 @@ TEST(Chat, TerminalEditsLines) {
   chat.expect("/exit");
   chat.expect("> ");
   chat.type("\004");
-  EXPECT_EQ(chat.finish().code, 0);
+  EXPECT_EQ(chat.finish(), 0);
   EXPECT_TRUE(chat.shown().ends_with("\n")) << testing::PrintToString(chat.shown());
 }
 
@@ -249,7 +261,7 @@ TEST(Chat, InterruptAtThePromptRestoresTheTerminal) {
   chat.expect("half a que");
   chat.type("\003");
   EXPECT_TRUE(wait_until([&] { return chat.echoes(); }));
-  EXPECT_EQ(chat.finish().code, -SIGINT);
+  EXPECT_EQ(chat.finish(), -SIGINT);
 }
 
 TEST(Chat, InterruptStopsTheAnswerOnly) {
@@ -263,7 +275,7 @@ TEST(Chat, InterruptStopsTheAnswerOnly) {
   chat.type("\003");
   chat.expect("> ");
   chat.type("\004");
-  EXPECT_EQ(chat.finish().code, 0);
+  EXPECT_EQ(chat.finish(), 0);
 }
 
 }  // namespace

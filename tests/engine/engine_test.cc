@@ -68,7 +68,7 @@ Engine open(const std::string& model, const std::string& precision = "float32", 
 }
 
 TEST(GoldenGreedy, TokensEqualTheReference) {
-  for (const char* name : {"gpt_oss-mxfp4", "gpt_oss-bf16"}) {
+  for (const char* name : {"gpt_oss-mxfp4", "gpt_oss-bf16", "kimi_linear"}) {
     const TensorMap reference = read_tensors(golden(name) + "/golden.safetensors");
     const Json info = read_json_file(golden(name) + "/golden.json");
     const auto prompt_length = static_cast<size_t>(json_int(info.as_object(), "prompt_len", name));

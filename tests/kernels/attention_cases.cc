@@ -88,7 +88,7 @@ std::vector<KernelCase> attention_cases(Op op, Rng& rng) {
 }
 
 std::vector<KernelCase> kernel_cases(Op op, Rng& rng) {
-  for (auto* cases : {dense_cases, attention_cases, routing_cases, expert_cases}) {
+  for (auto* cases : {dense_cases, vision_cases, attention_cases, routing_cases, expert_cases, mla_cases, kda_cases, deepseek_v4_cases}) {
     std::vector<KernelCase> out = cases(op, rng);
     if (!out.empty()) return out;
   }

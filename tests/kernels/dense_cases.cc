@@ -37,6 +37,16 @@ TestBatch token_batch(Rng& rng, int64_t tokens, int64_t rows, int64_t vocab) {
   return batch;
 }
 
+// About half the tokens take rows of an image, in any order.
+void add_image_rows(Rng& rng, KernelCase& test, int64_t hidden) {
+  TestBatch& batch = test.steps[0].batch;
+  std::vector<float> rows(static_cast<size_t>(3 * hidden));
+  for (float& v : rows) v = static_cast<float>(rng.normal());
+  batch.images = std::make_shared<const std::vector<float>>(std::move(rows));
+  for (size_t t = 0; t < batch.token_ids.size(); ++t)
+    batch.image_rows.push_back(rng.below(2) == 0 ? nullptr : batch.images->data() + rng.below(3) * hidden);
+}
+
 void add_embed(Rng& rng, std::vector<KernelCase>& out) {
   for (const Size& size : dense_sizes()) {
     for (DType stored : {DType::bf16, DType::f16, DType::f32}) {
@@ -44,6 +54,7 @@ void add_embed(Rng& rng, std::vector<KernelCase>& out) {
       out.push_back(make_case(label(size) + " " + std::string(dtype_name(stored)), Op::embed, {},
                               {weight_operand(rng, WeightKind::embedding, {vocab, size.hidden}, stored)},
                               {size.tokens, 0}, token_batch(rng, size.tokens, 0, vocab)));
+      if (size.tokens % 2 == 1) add_image_rows(rng, out.back(), size.hidden);
     }
   }
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +43,10 @@ std::vector<double> decode(const TestOperand& operand);
 struct TestBatch {
   std::vector<int32_t> token_ids, positions, sequence_of, sequence_offsets{0}, block_tables, state_slots, output_rows;
   int64_t max_blocks = 0;
+  std::shared_ptr<const std::vector<float>> images;  // what image_rows points into
+  std::vector<const float*> image_rows;
+  std::vector<float> patches;
+  int64_t grid_rows = 0, grid_columns = 0;
 
   BatchView view() const;
 };
@@ -103,6 +108,10 @@ std::vector<KernelCase> dense_cases(Op op, Rng& rng);
 std::vector<KernelCase> attention_cases(Op op, Rng& rng);
 std::vector<KernelCase> routing_cases(Op op, Rng& rng);
 std::vector<KernelCase> expert_cases(Op op, Rng& rng);
+std::vector<KernelCase> vision_cases(Op op, Rng& rng);
+std::vector<KernelCase> mla_cases(Op op, Rng& rng);
+std::vector<KernelCase> kda_cases(Op op, Rng& rng);
+std::vector<KernelCase> deepseek_v4_cases(Op op, Rng& rng);
 
 // T of the cases.
 inline constexpr int64_t kCaseTokens[] = {0, 1, 2, 3, 17, 63, 64, 65, 129};

@@ -37,7 +37,6 @@ TEST(GptOss, ReadsItsConfig) {
   EXPECT_EQ(model.experts_per_token, 3);
   EXPECT_EQ(model.max_positions, 131072);
   EXPECT_EQ(model.stop_tokens, (std::vector<int32_t>{3, 4}));
-  EXPECT_FALSE(model.mxfp4_experts);
 }
 
 TEST(GptOss, OriginalNamesOfExpertFields) {

@@ -21,9 +21,10 @@ inline std::vector<double> logits_of(TensorMap tensors, const std::function<void
   const TempDir dir;
   write_tensors(dir.path() / "model.safetensors", tensors);
   const Shards shards = Shards::open(dir.path());
+  const DType cache_type = backend == Backend::ref ? DType::f64 : DType::f32;
   Graph graph;
   const BuildOptions options{.activation = activation_dtype(backend),
-                             .cache = DType::f32,
+                             .cache = cache_type,
                              .has_tensor = [&](const std::string& name) { return shards.find(name).has_value(); }};
   Builder builder(graph, options);
   build(builder);
@@ -34,11 +35,14 @@ inline std::vector<double> logits_of(TensorMap tensors, const std::function<void
   loaded.device = make_cpu_device(backend, 1);
   CompileOptions compile_options;
   compile_options.device = loaded.device->info();
+  compile_options.cache_dtype = cache_type;
   compile_options.prefill = compile_options.decode = {1, 1, 1};
   loaded.compiled = compile(graph, compile_options);
   loaded.weights = loaded.device->allocate(loaded.compiled.weights.bytes, "weights");
   loaded.activations = loaded.device->allocate(loaded.compiled.activation_bytes(), "activations");
   loaded.workspace = loaded.device->allocate(loaded.compiled.workspace_bytes(), "workspace");
+  loaded.cache_blocks = loaded.device->allocate(loaded.compiled.cache.block_stride, "cache");
+  loaded.cache_slots = loaded.device->allocate(loaded.compiled.cache.slot_stride, "state");
   loaded.max_model_len = loaded.blocks = loaded.slots = 1;
   Progress progress("", 0, ProgressUnit::bytes, false);
   load_weights(loaded.compiled.weights, binding, shards,

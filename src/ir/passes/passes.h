@@ -9,6 +9,8 @@ namespace moesaic {
 void infer_shapes(Graph& graph);
 // moe -> router linear, route, dispatch, expert_linear, clamped_swiglu, expert_linear, combine.
 void expand_moe(Graph& graph);
+// mla -> mla_absorb, mla_attend, mla_up: attention on cached latents, without keys and values of every head.
+void fold_mla(Graph& graph);
 // add followed by rms_norm of the sum -> add_rms_norm, which writes both.
 void fuse_add_norm(Graph& graph);
 // expert_linear followed by clamped_swiglu -> expert_swiglu: the wide intermediate is never stored.

@@ -6,8 +6,10 @@ namespace moesaic {
 void register_cpu(Registry& registry) {
   using namespace cpu;
   for (const Kernel* kernel :
-       {&kEmbed, &kRmsNorm, &kAdd, &kAddRmsNorm, &kLastToken, &kRopeTable, &kRope, &kGqa, &kRoute, &kDispatch, &kLinear, &kLinearFp8,
-        &kExpertSwigluQ8, &kExpertSwiglu, &kExpertLinearQ8, &kExpertLinear, &kClampedSwiglu, &kCombine})
+       {&kEmbed, &kRmsNorm, &kAdd, &kAddRmsNorm, &kLastToken, &kRopeTable, &kRope, &kRopeGeneral, &kSlice, &kGlu, &kSigmoidGate, &kAttnRes, &kRouteScored, &kGqa, &kMlaAbsorb, &kMlaAttend, &kMlaUp, &kIndexTopk, &kIndexHash, &kLayerNorm, &kShortConv, &kKdaGate, &kKda, &kGatedRmsNorm, &kRoute, &kDispatch, &kLinear, &kLinearWiden, &kExpertLinearWiden,
+        &kExpertSwigluQ8, &kExpertSwiglu, &kExpertLinearQ8, &kExpertLinear, &kClampedSwiglu, &kCombine,
+        &kHcExpand, &kHcPre, &kHcPost, &kHcHead, &kCompress, &kEntryAttend, &kGroupedLinear, &kGroupedLinearWiden,
+        &kPatches, &kGridEmbed, &kGridRopeTable, &kFullAttention, &kGelu, &kMergePatches})
     registry.add(*kernel);
 }
 

@@ -33,16 +33,25 @@ void rope_table(const OpDesc& desc, const Args& args, std::byte* workspace, Stre
   const std::span frequencies(reinterpret_cast<float*>(workspace), static_cast<size_t>(half));
   rope_frequencies(RopeConfig::from(desc.attrs), frequencies);
   const double factor = desc.attrs.number(Attr::attention_factor);
+  const auto ratio = static_cast<int32_t>(desc.attrs.integer(Attr::ratio, 1));
   for_ranges(stream, args.now.tokens, 8, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
+      const int32_t position = args.batch->positions[t] / ratio * ratio;
       float* out = args.output<float>(0) + t * half * 2;
       for (float frequency : frequencies) {
-        const auto angle = static_cast<double>(static_cast<float>(args.batch->positions[t]) * frequency);
+        const auto angle = static_cast<double>(static_cast<float>(position) * frequency);
         *out++ = static_cast<float>(std::cos(angle) * factor);
         *out++ = static_cast<float>(std::sin(angle) * factor);
       }
     }
   });
+}
+
+const char* refuse_rope(const OpDesc& desc, const DeviceInfo& device) {
+  const bool whole = 2 * desc.in(1).type.dim(1).factor == desc.attrs.integer(Attr::head_dim);
+  if (!whole || desc.attrs.has(Attr::interleaved) || desc.attrs.has(Attr::inverse))
+    return "rotates part of a head, interleaved pairs or backwards";
+  return refuse_types(desc, device);
 }
 
 void rope(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
@@ -297,7 +306,7 @@ const Kernel kRopeTable{.name = "rope_table.cpu",
                         .refuse = refuse_table,
                         .workspace_bytes = table_workspace,
                         .launch = rope_table};
-const Kernel kRope{.name = "rope.cpu", .op = Op::rope, .backend = Backend::cpu, .refuse = refuse_types, .launch = rope};
+const Kernel kRope{.name = "rope.cpu", .op = Op::rope, .backend = Backend::cpu, .refuse = refuse_rope, .launch = rope};
 const Kernel kGqa{.name = "gqa.cpu",
                   .op = Op::gqa,
                   .backend = Backend::cpu,

@@ -47,23 +47,30 @@ void embed_row(const std::byte* table, DType stored, int64_t row, int64_t H, flo
 void embed(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   const int64_t H = width_of(desc.out(0));
   for_ranges(stream, args.now.tokens, row_grain(H), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
-      embed_row(args.in[0], desc.in(0).stored, args.batch->token_ids[t], H, args.output<float>(0) + t * H);
+    for (int64_t t = begin; t < end; ++t) {
+      const float* image = args.batch->image_rows != nullptr ? args.batch->image_rows[t] : nullptr;
+      float* out = args.output<float>(0) + t * H;
+      if (image != nullptr) std::memcpy(out, image, static_cast<size_t>(H) * sizeof(float));
+      else embed_row(args.in[0], desc.in(0).stored, args.batch->token_ids[t], H, out);
+    }
   });
 }
 
-// y = weight * (x / sqrt(mean(x^2) + eps)) for one row.
+// y = weight * (x / sqrt(mean(x^2) + eps)) for one row; without a weight, 1.
 void normalize(const float* x, const float* weight, float eps, int64_t H, float* y) {
   const float mean = loops().sum_squares(x, H) / static_cast<float>(H);
-  loops().scale_row(x, weight, 1.0f / std::sqrt(mean + eps), H, y);
+  const float scale = 1.0f / std::sqrt(mean + eps);
+  if (weight != nullptr) return loops().scale_row(x, weight, scale, H, y);
+  for (int64_t h = 0; h < H; ++h) y[h] = x[h] * scale;
 }
 
 void rms_norm(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
-  const int64_t H = width_of(desc.out(0));
+  const int64_t heads = desc.attrs.integer(Attr::heads, 1), D = width_of(desc.out(0)) / heads;
   const float eps = desc.attrs.real(Attr::eps);
-  for_ranges(stream, rows_of(desc.out(0), args.now), row_grain(H), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
-      normalize(args.input<float>(0) + t * H, args.input<float>(1), eps, H, args.output<float>(0) + t * H);
+  const float* weight = desc.inputs.size() > 1 ? args.input<float>(1) : nullptr;
+  for_ranges(stream, rows_of(desc.out(0), args.now) * heads, row_grain(D), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      normalize(args.input<float>(0) + i * D, weight, eps, D, args.output<float>(0) + i * D);
   });
 }
 

@@ -39,6 +39,7 @@ struct Parts {
 
 const char* refuse_exact(const OpDesc& desc, const DeviceInfo&) {
   const OperandDesc& w = desc.in(3);
+  if (w.format == Format::fp8 || w.format == Format::int4) return "expert weights are not packed for lanes";
   const bool known = w.format == Format::mxfp4 || w.stored == DType::bf16 || w.stored == DType::f16 || w.stored == DType::f32;
   return known ? nullptr : "expert weights are not MXFP4, BF16, F16 or F32";
 }

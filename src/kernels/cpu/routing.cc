@@ -32,6 +32,11 @@ void route_token(const float* logits, int64_t E, int64_t k, float* weights, int3
   for (int64_t j = 0; j < k; ++j) weights[j] /= total;
 }
 
+const char* refuse_route(const OpDesc& desc, const DeviceInfo& device) {
+  if (desc.attrs.has(Attr::scoring)) return "scores other than the softmax over the chosen";
+  return refuse_types(desc, device);
+}
+
 void route(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   const int64_t E = width_of(desc.in(0)), k = width_of(desc.out(0));
   for_ranges(stream, args.now.tokens, row_grain(E), [&](int64_t begin, int64_t end) {
@@ -72,7 +77,7 @@ void combine(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
 }  // namespace
 
 const Kernel kRoute{
-    .name = "route.cpu", .op = Op::route, .backend = Backend::cpu, .refuse = refuse_types, .launch = route};
+    .name = "route.cpu", .op = Op::route, .backend = Backend::cpu, .refuse = refuse_route, .launch = route};
 const Kernel kDispatch{
     .name = "dispatch.cpu", .op = Op::dispatch, .backend = Backend::cpu, .refuse = refuse_types, .launch = dispatch};
 const Kernel kCombine{

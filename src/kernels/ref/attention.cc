@@ -12,9 +12,11 @@ void rope_table(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const int64_t half = desc.attrs.integer(Attr::head_dim) / 2;
   const std::vector<float> frequencies = rope_frequencies(RopeConfig::from(desc.attrs), 2 * half);
   const double factor = desc.attrs.number(Attr::attention_factor);
+  const auto ratio = static_cast<int32_t>(desc.attrs.integer(Attr::ratio, 1));
   for (int64_t t = 0; t < args.now.tokens; ++t) {
+    const int32_t position = args.batch->positions[t] / ratio * ratio;
     for (int64_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(args.batch->positions[t]) * frequencies[static_cast<size_t>(i)];
+      const float angle = static_cast<float>(position) * frequencies[static_cast<size_t>(i)];
       args.output<double>(0)[(t * half + i) * 2] = std::cos(static_cast<double>(angle)) * factor;
       args.output<double>(0)[(t * half + i) * 2 + 1] = std::sin(static_cast<double>(angle)) * factor;
     }
@@ -22,15 +24,20 @@ void rope_table(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
 }
 
 void rope(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
-  const int64_t heads = desc.attrs.integer(Attr::heads), half = desc.attrs.integer(Attr::head_dim) / 2;
+  const int64_t heads = desc.attrs.integer(Attr::heads), D = desc.attrs.integer(Attr::head_dim);
+  const int64_t half = desc.in(1).type.dim(1).factor, begin = desc.attrs.integer(Attr::begin, 0);
+  const bool interleaved = desc.attrs.integer(Attr::interleaved, 0) != 0;
+  const double sign = desc.attrs.integer(Attr::inverse, 0) != 0 ? -1 : 1;
   for (int64_t row = 0; row < args.now.tokens * heads; ++row) {
-    const double* x = args.input<double>(0) + row * 2 * half;
+    const double* x = args.input<double>(0) + row * D;
     const double* table = args.input<double>(1) + row / heads * half * 2;
-    double* y = args.output<double>(0) + row * 2 * half;
+    double* y = args.output<double>(0) + row * D;
+    std::copy_n(x, D, y);
     for (int64_t i = 0; i < half; ++i) {
-      const double cosine = table[2 * i], sine = table[2 * i + 1];
-      y[i] = x[i] * cosine - x[i + half] * sine;
-      y[i + half] = x[i + half] * cosine + x[i] * sine;
+      const int64_t a = begin + (interleaved ? 2 * i : i), b = begin + (interleaved ? 2 * i + 1 : i + half);
+      const double cosine = table[2 * i], sine = sign * table[2 * i + 1];
+      y[a] = x[a] * cosine - x[b] * sine;
+      y[b] = x[b] * cosine + x[a] * sine;
     }
   }
 }

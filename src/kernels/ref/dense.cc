@@ -1,4 +1,5 @@
 #include <cmath>
+#include <optional>
 
 #include "kernels/ref/ref.h"
 
@@ -19,22 +20,27 @@ void embed(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const WeightReader table(args, desc, 0);
   const int64_t H = width(desc);
   for (int64_t t = 0; t < args.now.tokens; ++t)
-    for (int64_t h = 0; h < H; ++h) args.output<double>(0)[t * H + h] = table[args.batch->token_ids[t] * H + h];
+    for (int64_t h = 0; h < H; ++h) {
+      const float* image = args.batch->image_rows != nullptr ? args.batch->image_rows[t] : nullptr;
+      args.output<double>(0)[t * H + h] = image != nullptr ? image[h] : table[args.batch->token_ids[t] * H + h];
+    }
 }
 
 // y = w * x / sqrt(mean(x^2) + eps), all in full precision (the gpt-oss order: one rounding, at the end).
-void normalize(const double* x, const WeightReader& weight, double eps, int64_t H, double* y) {
+void normalize(const double* x, const WeightReader* weight, double eps, int64_t H, double* y) {
   double square = 0;
   for (int64_t h = 0; h < H; ++h) square += x[h] * x[h];
   const double scale = 1 / std::sqrt(square / static_cast<double>(H) + eps);
-  for (int64_t h = 0; h < H; ++h) y[h] = weight[h] * (x[h] * scale);
+  for (int64_t h = 0; h < H; ++h) y[h] = (weight != nullptr ? (*weight)[h] : 1) * (x[h] * scale);
 }
 
 void rms_norm(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
-  const WeightReader weight(args, desc, 1);
-  const int64_t H = width(desc), n = row_count(desc, args);
-  for (int64_t t = 0; t < n; ++t)
-    normalize(args.input<double>(0) + t * H, weight, desc.attrs.number(Attr::eps), H, args.output<double>(0) + t * H);
+  std::optional<WeightReader> weight;
+  if (desc.inputs.size() > 1) weight.emplace(args, desc, 1);
+  const int64_t heads = desc.attrs.integer(Attr::heads, 1), D = width(desc) / heads, n = row_count(desc, args) * heads;
+  for (int64_t i = 0; i < n; ++i)
+    normalize(args.input<double>(0) + i * D, weight ? &*weight : nullptr, desc.attrs.number(Attr::eps), D,
+              args.output<double>(0) + i * D);
 }
 
 void add(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
@@ -47,7 +53,7 @@ void add_rms_norm(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const int64_t H = width(desc), n = row_count(desc, args);
   double *sum = args.output<double>(0), *normed = args.output<double>(1);
   for (int64_t i = 0; i < n * H; ++i) sum[i] = args.input<double>(0)[i] + args.input<double>(1)[i];
-  for (int64_t t = 0; t < n; ++t) normalize(sum + t * H, weight, desc.attrs.number(Attr::eps), H, normed + t * H);
+  for (int64_t t = 0; t < n; ++t) normalize(sum + t * H, &weight, desc.attrs.number(Attr::eps), H, normed + t * H);
 }
 
 void linear(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {

@@ -66,17 +66,6 @@ void moe(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   });
 }
 
-void route(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
-  const int64_t E = desc.in(0).type.dim(1).factor, k = desc.attrs.integer(Attr::top_k);
-  for (int64_t t = 0; t < args.now.tokens; ++t) {
-    const std::vector<Choice> chosen = choose_experts(args.input<double>(0) + t * E, E, k);
-    for (int64_t j = 0; j < k; ++j) {
-      args.output<double>(0)[t * k + j] = chosen[static_cast<size_t>(j)].weight;
-      args.output<int32_t>(1)[t * k + j] = chosen[static_cast<size_t>(j)].id;
-    }
-  }
-}
-
 // Routed rows sorted by expert, in token order within one. rows: the token of each; places: where (token, slot) went.
 void dispatch(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const int64_t E = desc.attrs.integer(Attr::experts), R = args.now.of(desc.out(0).type.dim(0));
@@ -147,7 +136,6 @@ void combine(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
 }  // namespace
 
 const Kernel kMoe{.name = "moe.ref", .op = Op::moe, .backend = Backend::ref, .launch = moe};
-const Kernel kRoute{.name = "route.ref", .op = Op::route, .backend = Backend::ref, .launch = route};
 const Kernel kDispatch{.name = "dispatch.ref", .op = Op::dispatch, .backend = Backend::ref, .launch = dispatch};
 const Kernel kExpertLinear{
     .name = "expert_linear.ref", .op = Op::expert_linear, .backend = Backend::ref, .launch = expert_linear};

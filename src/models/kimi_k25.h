@@ -1,0 +1,9 @@
+#pragma once
+
+#include "models/model.h"
+
+namespace moesaic::kimi_k25 {
+
+Model parse(const JsonObject& config, const std::string& where);
+
+}  // namespace moesaic::kimi_k25
