@@ -39,6 +39,9 @@ struct EngineOptions {
 
 struct Request {
   std::vector<int32_t> tokens = {};   // the prompt; at least one
+  // JPEG, PNG or WebP files, byte for byte. The prompt holds one image token (EngineInfo::image_token) for each, in
+  // order; where it holds none, the images come first.
+  std::vector<std::string> images = {};
   SamplingParams sampling = {};
   int64_t max_new_tokens = 0;         // 0: up to the context length
   std::vector<std::string> stop = {};  // the text ends before the first of these
@@ -116,6 +119,7 @@ class EngineTokenizer {
 struct EngineInfo {
   std::string family, device;
   int64_t max_model_len = 0, vocab = 0;
+  int32_t image_token = -1;  // -1: the model sees no images
   int64_t weight_bytes = 0, cache_bytes = 0, activation_bytes = 0, workspace_bytes = 0;
   SamplingParams default_sampling = {};  // generation_config.json's
 };

@@ -23,6 +23,7 @@ struct RunOptions {
   EngineOptions engine;
   SamplingFlags sampling;
   std::string prompt, prompt_file, system;
+  std::vector<std::string> images;  // files
   bool chat = false;
   int64_t max_tokens = 0;
   std::vector<std::string> stop;

@@ -129,18 +129,40 @@ LoadedModel load_for(const DiffOptions& options, const std::vector<std::vector<i
 
 }  // namespace
 
+namespace {
+
+// Embeddings of the image in image.safetensors beside the reference, where there is one and the model sees images.
+std::vector<float> image_rows(LoadedModel& loaded, const std::string& reference) {
+  const std::filesystem::path path = std::filesystem::path(reference).parent_path() / "image.safetensors";
+  if (loaded.vision == nullptr || !std::filesystem::exists(path)) return {};
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  const Tensor pixels = file.tensor("pixel_values"), grid = file.tensor("image_grid_thw");
+  if (pixels.dtype != DType::f32 || grid.dtype != DType::i64 || grid.shape.elements() != 3)
+    fail_data(path.string(), "expected pixel_values F32 and image_grid_thw I64 [1, 3]");
+  const auto* sides = grid.as<int64_t>();
+  const int64_t width = 3 * loaded.model.vision->patch * loaded.model.vision->patch, merge = loaded.model.vision->merge;
+  if (sides[1] < 1 || sides[2] < 1 || sides[1] % merge != 0 || sides[2] % merge != 0 ||
+      pixels.shape.elements() != sides[1] * sides[2] * width)
+    fail_data(path.string(), "pixel_values are {}; the grid is {} x {} patches of {} values", to_string(pixels.shape), sides[1],
+              sides[2], width);
+  return loaded.vision->encode({{pixels.as<float>(), static_cast<size_t>(pixels.shape.elements())}, sides[1], sides[2]},
+                               *loaded.device);
+}
+
+}  // namespace
+
 int run_diff(const DiffOptions& options) {
   const SafetensorsFile reference = SafetensorsFile::open(options.reference);
   const auto ids = read_input_ids(reference);
   LoadedModel loaded = load_for(options, ids, "");
-  const Forward ours = forward(loaded, ids, !options.against.empty());
+  const Forward ours = forward(loaded, ids, !options.against.empty(), image_rows(loaded, options.reference));
   if (!options.write.empty()) write_values(options.write, ours, ids);
   const bool exact = options.load.precision == Precision::float32 || options.load.backend == Backend::ref;
   const double bound = options.bound > 0 ? options.bound : exact ? 1e-5 : 3e-2;
   Forward other;
   if (!options.against.empty()) {
     LoadedModel second = load_for(options, ids, options.against);
-    other = forward(second, ids, true);
+    other = forward(second, ids, true, image_rows(second, options.reference));
   }
   std::vector<Difference> rows;
   for (size_t i = 0; i < ours.named.size(); ++i) {

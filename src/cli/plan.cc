@@ -1,6 +1,6 @@
 // moesaic plan: what would live where on accelerators that nobody has to have, and how fast reading it could be.
 #include <algorithm>
-#include <map>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/progress.h"
@@ -12,7 +12,8 @@
 namespace moesaic {
 namespace {
 
-constexpr int kMostDevices = 1024;
+constexpr int64_t kMostDevices = 1024, kMostTokens = 1 << 20;
+constexpr double kMostHostGiga = 1e6;
 constexpr double kGiga = 1e9;
 
 // Devices that hold the same.
@@ -64,12 +65,8 @@ std::vector<Column> columns(const Placement& placement) {
   return all;
 }
 
-std::string human(double bytes) {
-  return human_bytes(bytes);
-}
-
 std::string exact(int64_t bytes) {
-  return fmt::format("{} ({})", bytes, human(static_cast<double>(bytes)));
+  return fmt::format("{} ({})", bytes, human_bytes(static_cast<double>(bytes)));
 }
 
 void print_regions(const Placement& placement) {
@@ -100,18 +97,18 @@ int64_t enough_host_memory(const Graph& graph, PlacementOptions options) {
 std::string verdict(const Placement& placement, const Graph& graph) {
   const int64_t memory = placement.options.device.memory_bytes, largest = placement.largest();
   if (placement.fits())
-    return fmt::format("fits: the fullest device has {} of {} left", human(static_cast<double>(memory - largest)),
-                       human(static_cast<double>(memory)));
+    return fmt::format("fits: the fullest device has {} of {} left", human_bytes(static_cast<double>(memory - largest)),
+                       human_bytes(static_cast<double>(memory)));
   const int64_t host = enough_host_memory(graph, placement.options);
   const std::string advice =
       host > 0 ? fmt::format("more devices, or --host-memory {:.0f}", std::ceil(static_cast<double>(host) / kGiga))
                : "more devices, or fewer or shorter sequences";
   if (largest > memory)
     return fmt::format("does not fit: the fullest device needs {}, it has {}; use {}",
-                       human(static_cast<double>(largest)), human(static_cast<double>(memory)), advice);
+                       human_bytes(static_cast<double>(largest)), human_bytes(static_cast<double>(memory)), advice);
   return fmt::format("does not fit: experts in host memory need {}, --host-memory allows {}; use {}",
-                     human(static_cast<double>(placement.host_experts())),
-                     human(static_cast<double>(placement.options.host_memory)), advice);
+                     human_bytes(static_cast<double>(placement.host_experts())),
+                     human_bytes(static_cast<double>(placement.options.host_memory)), advice);
 }
 
 std::vector<int64_t> lengths(const Model& model, int64_t context) {
@@ -144,8 +141,8 @@ void print_floors(const Placement& placement) {
   fmt::print("\nleast time of a decode step, from bytes over bandwidth on the slowest device:\n");
   Table table({"sequences", "dense weights", "experts", "cache", "from host", "ms per step", "tokens/s"});
   for (const StepFloor& f : floors(placement))
-    table.add({std::to_string(f.batch), human(f.weight_bytes), human(f.expert_bytes), human(f.cache_bytes),
-               human(f.host_bytes), fmt::format("{:.3f}", f.seconds * 1e3),
+    table.add({std::to_string(f.batch), human_bytes(f.weight_bytes), human_bytes(f.expert_bytes),
+               human_bytes(f.cache_bytes), human_bytes(f.host_bytes), fmt::format("{:.3f}", f.seconds * 1e3),
                fmt::format("{:.0f}", static_cast<double>(f.batch) / f.seconds)});
   table.print();
 }
@@ -153,7 +150,7 @@ void print_floors(const Placement& placement) {
 void print_plan(const ModelSource& source, const Placement& placement, const Graph& graph, const PlanOptions& options) {
   const PlacementOptions& on = placement.options;
   fmt::print("{} ({}) on {} {} of {} and {:.2f} TB/s\n", source.config_path, source.model.family, on.ranks,
-             on.device.name, human(static_cast<double>(on.device.memory_bytes)), on.device.read_bandwidth / 1e12);
+             on.device.name, human_bytes(static_cast<double>(on.device.memory_bytes)), on.device.read_bandwidth / 1e12);
   fmt::print("{} sequences of {} tokens with keys and values in {}; at most {} prompt tokens in a step; formats {}\n\n",
              on.batch, on.context, options.kv_cache_dtype, on.prefill_tokens,
              source.shards ? "of the checkpoint" : "assumed from config.json");
@@ -209,16 +206,19 @@ JsonObject plan_json(const ModelSource& source, const Placement& placement) {
           {"steps", std::move(steps)}};
 }
 
+void check_range(const char* flag, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high) fail_argument("{} is {}; expected {} to {}", flag, value, low, high);
+}
+
 void check(const PlanOptions& options, const Model& model) {
-  if (options.devices < 1 || options.devices > kMostDevices)
-    fail_argument("--devices is {}; expected 1 to {}", options.devices, kMostDevices);
-  if (options.batch < 1 || options.prefill_tokens < 1)
-    fail_argument("--batch is {} and --max-num-batched-tokens is {}; expected 1 or more", options.batch,
-                  options.prefill_tokens);
+  check_range("--devices", options.devices, 1, kMostDevices);
+  check_range("--batch", options.batch, 1, kMostTokens);
+  check_range("--max-num-batched-tokens", options.prefill_tokens, 1, kMostTokens);
   if (options.context < 0 || options.context > model.max_positions)
     fail_argument("--context is {}; this model's config.json allows 1 to {} tokens", options.context,
                   model.max_positions);
-  if (options.host_memory_gb < 0) fail_argument("--host-memory is {} GB; expected 0 or more", options.host_memory_gb);
+  if (!(options.host_memory_gb >= 0 && options.host_memory_gb <= kMostHostGiga))
+    fail_argument("--host-memory is {} GB; expected 0 to {}", options.host_memory_gb, kMostHostGiga);
 }
 
 }  // namespace

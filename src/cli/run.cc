@@ -24,11 +24,25 @@ std::string read_prompt(const RunOptions& options) {
   return prompt;
 }
 
+// Plain text, or a list of images and the text after them, as chat templates know it.
+Json content(const std::string& prompt, size_t images) {
+  if (images == 0) return Json(prompt);
+  JsonArray parts(images, JsonObject{{"type", "image"}});
+  parts.push_back({{"type", "text"}, {"text", prompt}});
+  return parts;
+}
+
+std::vector<std::string> read_images(const std::vector<std::string>& paths) {
+  std::vector<std::string> images;
+  for (const std::string& path : paths) images.push_back(read_text_file(path, 64 << 20));
+  return images;
+}
+
 std::vector<int32_t> encode(const Engine& engine, const RunOptions& options, const std::string& prompt) {
   if (!options.chat) return engine.tokenizer().encode(prompt);
   JsonArray messages;
   if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
-  messages.push_back({{"role", "user"}, {"content", prompt}});
+  messages.push_back({{"role", "user"}, {"content", content(prompt, options.images.size())}});
   auto tokens = engine.tokenizer().encode_chat(write_json(messages));
   if (!tokens.ok()) throw Error(tokens.status().code(), tokens.status().message());
   return std::move(*tokens);
@@ -73,8 +87,10 @@ int run_run(const RunOptions& options) {
   EngineOptions engine_options = options.engine;
   engine_options.max_num_seqs = 1;
   const std::string prompt = read_prompt(options);  // before a long load
+  std::vector<std::string> images = read_images(options.images);
   Engine engine = Engine::open(engine_options);
   Request request{.tokens = encode(engine, options, prompt),
+                  .images = std::move(images),
                   .sampling = options.sampling.over(engine.info().default_sampling),
                   .max_new_tokens = options.max_tokens,
                   .stop = options.stop,

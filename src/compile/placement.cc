@@ -224,7 +224,7 @@ class Placer {
 }  // namespace
 
 std::string_view weight_group_name(WeightGroup group) {
-  constexpr std::string_view kNames[] = {"attention", "dense MLP", "experts", "embeddings", "norms", "other"};
+  constexpr std::string_view kNames[] = {"attention", "dense_mlp", "experts", "embeddings", "norms", "other"};
   static_assert(std::size(kNames) == kWeightGroupCount);
   return kNames[index(group)];
 }

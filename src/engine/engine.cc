@@ -5,6 +5,7 @@
 
 #include "engine/engine_loop.h"
 #include "engine/generation_config.h"
+#include "engine/image_prompt.h"
 #include "engine/load_options.h"
 #include "engine/sampling_check.h"
 #include "engine/text_files.h"
@@ -16,6 +17,7 @@ struct Engine::State {
   std::shared_ptr<TextFiles> text;
   std::optional<EngineTokenizer> tokenizer;
   EngineInfo info;
+  PatchOptions patches;  // of a model that sees images
   std::optional<EngineLoop> loop;  // last: it stops before what it uses goes
 };
 
@@ -35,6 +37,7 @@ EngineInfo describe(const LoadedModel& model, const GenerationConfig& generation
           .device = model.device->info().name,
           .max_model_len = model.max_model_len,
           .vocab = model.model.vocab,
+          .image_token = model.model.vision ? model.model.vision->placeholder : -1,
           .weight_bytes = model.weights.bytes(),
           .cache_bytes = model.cache_blocks.bytes() + model.cache_slots.bytes(),
           .activation_bytes = model.activations.bytes(),
@@ -89,6 +92,7 @@ Engine Engine::open(const EngineOptions& options) {
   state->text = std::make_shared<TextFiles>(TextFiles::load(directory));
   state->tokenizer.emplace(state->text);
   const GenerationConfig generation = load_generation_config(directory);
+  if (state->model.model.vision) state->patches = load_patch_options(directory, *state->model.model.vision);
   state->info = describe(state->model, generation);
   const Tokenizer* tokenizer = state->text->tokenizer.get();
   const int64_t vocab = state->info.vocab;
@@ -110,12 +114,20 @@ Result<Completion> Engine::submit(Request request) {
   const int64_t limit = state_->info.max_model_len;
   if (Status status = check_sampling(request.sampling, state_->info.vocab); !status.ok()) return status;
   if (Status status = check_tokens(request, state_->info.vocab); !status.ok()) return status;
+  const std::optional<Vision>& vision = state_->model.model.vision;
+  if (!vision && !request.images.empty()) return invalid("images", "this model sees no images; send text alone");
+  std::vector<PatchedImage> images;
+  if (vision) {
+    auto prepared = prepare_images(request, *vision, state_->patches, state_->text->tokenizer.get());
+    if (!prepared.ok()) return prepared.status();
+    images = std::move(*prepared);
+  }
   if (Status status = check_lengths(request, limit); !status.ok()) return status;
   const int64_t worst = static_cast<int64_t>(request.tokens.size()) + request.max_new_tokens;
   if (!state_->loop->can_ever_hold(worst))
     return invalid("tokens", fmt::format("prompt and answer may take {} tokens, more than the whole key-value cache holds; "
                                          "lower max_new_tokens or enlarge the cache", worst));
-  auto stream = state_->loop->submit(std::move(request));
+  auto stream = state_->loop->submit(std::move(request), std::move(images));
   if (!stream.ok()) return stream.status();
   return Completion(std::move(*stream));
 }

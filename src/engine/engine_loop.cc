@@ -31,7 +31,7 @@ EngineLoop::~EngineLoop() {
   thread_.join();
 }
 
-Result<std::shared_ptr<CompletionStream>> EngineLoop::submit(Request request) {
+Result<std::shared_ptr<CompletionStream>> EngineLoop::submit(Request request, std::vector<PatchedImage> images) {
   auto stream = std::make_shared<CompletionStream>();
   {
     const std::lock_guard lock(mutex_);
@@ -40,6 +40,7 @@ Result<std::shared_ptr<CompletionStream>> EngineLoop::submit(Request request) {
       return Status(StatusCode::resource_exhausted,
                     fmt::format("{} requests are waiting already, the most this engine queues; try again later", max_queue_));
     waiting_.emplace_back(std::move(request), stream, tokenizer_, valid_vocab_);
+    waiting_.back().images = std::move(images);
   }
   work_.notify_one();
   return stream;
@@ -65,6 +66,7 @@ void EngineLoop::step() {
   drop_cancelled();
   admit();
   decode();
+  encode_images();
   prefill();
 }
 
@@ -104,16 +106,35 @@ void EngineLoop::decode() {
   run_batch(plan);
 }
 
+// The first images that wait: one sequence's in a step, so that the others are not held up for long.
+void EngineLoop::encode_images() {
+  const auto waits = [](const Sequence& s) { return !s.images.empty(); };
+  const auto sequence = std::find_if(running_.begin(), running_.end(), waits);
+  if (sequence == running_.end()) return;
+  try {
+    for (const PatchedImage& image : sequence->images) {
+      const std::vector<float> rows = model_.vision->encode({image.values, image.rows, image.columns}, *model_.device);
+      sequence->image_rows.insert(sequence->image_rows.end(), rows.begin(), rows.end());
+    }
+    sequence->images.clear();
+    sequence->place_image_rows(model_.model.vision->placeholder, model_.model.hidden);
+  } catch (const Error& error) {  // no memory for so large an image
+    retire(*sequence, {error.code(), error.what(), "images"}, FinishReason::error);
+    running_.erase(sequence);
+  }
+}
+
 void EngineLoop::prefill() {
   const Plan& plan = model_.compiled.prefill;
   batch_.clear();
   in_batch_.clear();
   for (Sequence& sequence : running_) {
     const int64_t budget = plan.limits.tokens - batch_.tokens();
-    if (sequence.decoding() || budget == 0 || batch_.sequences() >= plan.limits.sequences) continue;
+    if (sequence.decoding() || !sequence.images.empty() || budget == 0 || batch_.sequences() >= plan.limits.sequences) continue;
     const int64_t count = std::min(budget, sequence.pending());
     batch_.add({sequence.tokens.data() + sequence.cache.length, static_cast<size_t>(count)}, sequence.cache.length,
-               sequence.cache.blocks, sequence.cache.slot, count == sequence.pending() ? 1 : 0);
+               sequence.cache.blocks, sequence.cache.slot, count == sequence.pending() ? 1 : 0,
+               sequence.image_rows_of(sequence.cache.length, count));
     in_batch_.push_back(&sequence);
   }
   run_batch(plan);

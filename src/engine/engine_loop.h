@@ -25,7 +25,8 @@ class EngineLoop {
   EngineLoop& operator=(const EngineLoop&) = delete;
 
   // Any thread. The request has been checked; resource_exhausted when the queue is full, unavailable after a failure.
-  Result<std::shared_ptr<CompletionStream>> submit(Request request);
+  // `images` are those of the prompt's image tokens, in order.
+  Result<std::shared_ptr<CompletionStream>> submit(Request request, std::vector<PatchedImage> images = {});
 
   // Whether the cache could hold so many tokens if nothing else ran.
   bool can_ever_hold(int64_t tokens) const { return pool_.can_ever_hold(tokens); }
@@ -38,6 +39,7 @@ class EngineLoop {
   void drop_cancelled();
   void decode();
   void prefill();
+  void encode_images();
   void run_batch(const Plan& plan);
   void sample_batch(const Plan& plan);
   void retire(Sequence& sequence, Status status, FinishReason reason);

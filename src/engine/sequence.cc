@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace moesaic {
 namespace {
 
@@ -70,6 +72,21 @@ void Sequence::finish(Status status, FinishReason reason) {
   if (cache.slot >= 0 || generated() > 0) usage.queue_seconds = seconds(started - submitted);
   if (generated() > 0) usage.first_token_seconds = seconds(first_token - submitted);
   stream->finish(std::move(status), reason, usage);
+}
+
+void Sequence::place_image_rows(int32_t placeholder, int64_t hidden) {
+  const float* next = image_rows.data();
+  for (int64_t t = 0; t < prompt_tokens; ++t) {
+    const bool image = tokens[static_cast<size_t>(t)] == placeholder;
+    row_of.push_back(image ? next : nullptr);
+    if (image) next += hidden;
+  }
+  CHECK(next == image_rows.data() + image_rows.size(), "{} floats of image rows", image_rows.size());
+}
+
+std::span<const float* const> Sequence::image_rows_of(int64_t start, int64_t count) const {
+  if (row_of.empty()) return {};
+  return std::span(row_of).subspan(static_cast<size_t>(start), static_cast<size_t>(count));
 }
 
 }  // namespace moesaic

@@ -6,6 +6,7 @@
 #include "cache/cache_pool.h"
 #include "engine/completion_stream.h"
 #include "engine/sampler.h"
+#include "media/patches.h"
 #include "text/detokenizer.h"
 #include "text/harmony.h"
 #include "text/stop_strings.h"
@@ -27,6 +28,9 @@ struct Sequence {
   std::optional<HarmonyParser> parser;     // of a chat's answer
   StopStrings stops;
   Clock::time_point submitted, started, first_token;
+  std::vector<PatchedImage> images;  // that the vision tower has yet to see
+  std::vector<float> image_rows;     // [image tokens of the prompt, hidden]
+  std::vector<const float*> row_of;  // of each token of the prompt, null for text; empty without images
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t pending() const { return length() - cache.length; }  // tokens to compute before the next can be sampled
@@ -39,6 +43,11 @@ struct Sequence {
   // Text that a token (or, at the end, none) makes complete.
   HarmonyParser::Delta text_of(int32_t token, bool visible, bool ended);
   void finish(Status status, FinishReason reason);
+
+  // Gives the prompt's image tokens their rows, once image_rows is complete.
+  void place_image_rows(int32_t placeholder, int64_t hidden);
+  // As Batch::add takes them, for tokens [start, start + count) of the prompt.
+  std::span<const float* const> image_rows_of(int64_t start, int64_t count) const;
 };
 
 }  // namespace moesaic

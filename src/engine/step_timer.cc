@@ -40,6 +40,22 @@ void count_attention(const OpDesc& desc, const BatchView& batch, Work& work) {
   work.flops = 4 * static_cast<double>(pairs * desc.attrs.integer(Attr::heads) * head_dim);  // q.k and p.v
 }
 
+// Attention on latents: each row is read once for all heads, at most by as many positions as were chosen.
+void count_latents(const OpDesc& desc, const BatchView& batch, Work& work) {
+  const int64_t L = desc.in(1).type.dim(1).factor, width = L + desc.attrs.integer(Attr::rope_dim);
+  const int64_t chosen = desc.inputs.size() > 3 ? desc.in(3).type.dim(1).factor : INT32_MAX;
+  int64_t entries = 0, pairs = 0;
+  for (int64_t s = 0; s < batch.sequences; ++s) {
+    const int32_t begin = batch.sequence_offsets[s], end = batch.sequence_offsets[s + 1];
+    int64_t of_sequence = 0;
+    for (int32_t t = begin; t < end; ++t) of_sequence += std::min<int64_t>(chosen, batch.positions[t] + 1);
+    entries += std::min<int64_t>(of_sequence, batch.positions[end - 1] + 1);
+    pairs += of_sequence;
+  }
+  work.cache_bytes += static_cast<double>(entries * width * dtype_bytes(desc.cache_dtype));
+  work.flops = 2 * static_cast<double>(pairs * desc.attrs.integer(Attr::heads) * (width + L));  // q.k and p.c
+}
+
 }  // namespace
 
 Work& Work::operator+=(const Work& other) {
@@ -53,6 +69,7 @@ Work step_work(const Step& step, const Args& args) {
   const Cost cost = op_cost(desc, args.now);
   Work work{.weight_bytes = cost.weight_bytes, .activation_bytes = cost.activation_bytes, .flops = cost.flops};
   if (desc.op == Op::gqa) count_attention(desc, *args.batch, work);
+  if (desc.op == Op::mla_attend) count_latents(desc, *args.batch, work);
   if (desc.op == Op::expert_linear || desc.op == Op::expert_swiglu) work.weight_bytes = expert_bytes(desc, args);
   if (desc.op == Op::dispatch) {
     work.routings = 1;

@@ -27,8 +27,11 @@ double reached(double routed, double experts) {
 
 double flops(const OpDesc& desc, const Bounds& now) {
   switch (desc.op) {
-    case Op::linear: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(1).factor);
+    case Op::linear:
+    case Op::grouped_linear: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(1).factor);
     case Op::expert_linear: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(3).type.dim(2).factor);
+    case Op::mla_absorb: return 2 * elements(desc.out(0).type, now) * desc.attrs.number(Attr::nope_dim);
+    case Op::mla_up: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(1).factor);
     case Op::expert_swiglu: return 4 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(3).type.dim(2).factor);
     case Op::short_conv: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(2).factor);
     case Op::kda: return 7 * elements(desc.out(0).type, now) * desc.attrs.number(Attr::head_dim);

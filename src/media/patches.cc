@@ -133,6 +133,7 @@ PatchedImage make_patches(const Image& source, const PatchOptions& o) {
                                    : resize_bicubic(without_alpha(source, {}), size.width, size.height);
   PatchedImage out;
   out.merge = o.merge;
+  out.width = source.width, out.height = source.height;
   out.rows = round_up(image.height, o.patch * o.merge) / o.patch;
   out.columns = round_up(image.width, o.patch * o.merge) / o.patch;
   out.values.reserve(static_cast<size_t>(out.rows * out.columns * 3 * o.patch * o.patch));

@@ -24,7 +24,8 @@ std::vector<bool> parse_dense_layers(const JsonObject& json, int64_t layers, con
 void check(const Config& c, const std::string& where) {
   if (c.mla.q_lora == 0) fail_data(where, "q_lora_rank is missing; the indexer reads the low-rank queries");
   if (c.indexer.head_dim < c.mla.rope_dim)
-    fail_data(where, "index_head_dim is {}; expected at least qk_rope_head_dim = {}", c.indexer.head_dim, c.mla.rope_dim);
+    fail_data(where, "index_head_dim is {}; expected at least qk_rope_head_dim = {}", c.indexer.head_dim,
+              c.mla.rope_dim);
 }
 
 Value feed_forward(Builder& g, const Config& c, Value x, size_t layer) {
@@ -63,8 +64,11 @@ Config parse_config(const JsonObject& json, const std::string& where) {
   c.vocab = json_int(json, "vocab_size", where);
   c.max_positions = json_int(json, "max_position_embeddings", where, 4096);
   c.intermediate = json_int(json, "intermediate_size", where);
-  check_sizes(where, {{"num_hidden_layers", c.layers}, {"hidden_size", c.hidden}, {"vocab_size", c.vocab},
-                      {"max_position_embeddings", c.max_positions}, {"intermediate_size", c.intermediate}});
+  check_sizes(where, {{"num_hidden_layers", c.layers},
+                      {"hidden_size", c.hidden},
+                      {"vocab_size", c.vocab},
+                      {"max_position_embeddings", c.max_positions},
+                      {"intermediate_size", c.intermediate}});
   c.mla = parse_mla(json, where);
   c.indexer = parse_indexer(json, where);
   c.indexer.interleaved = json_bool(json, "indexer_rope_interleave", where, false);

@@ -42,7 +42,8 @@ RopeOptions tail(const Config& c, int64_t head_dim) {
 Value compressor(Builder& g, const Config& c, Value x, const Layer& layer, int64_t dim, Tables& tables) {
   const auto in = g.scope("compressor");
   const int64_t width = layer.sparse ? 2 * dim : dim;
-  const Value pooled = g.compress(g.linear(x, "wkv", width), g.linear(x, "wgate", width), layer.ratio, layer.sparse);
+  const Value kv = g.linear(x, "wkv", width), gate = g.linear(x, "wgate", width);
+  const Value pooled = g.compress(kv, gate, layer.ratio, layer.sparse);
   return g.rope(g.rms_norm(pooled, "norm", c.eps), tables.of_entries(layer.ratio), 1, dim, tail(c, dim));
 }
 
@@ -52,7 +53,8 @@ Value indexer(Builder& g, const Config& c, Value x, Value low_rank, const Layer&
   const int64_t heads = c.index_heads, dim = c.index_dim;
   const Value q =
       g.rope(g.linear(low_rank, "wq_b", heads * dim), tables.of_tokens(layer.ratio), heads, dim, tail(c, dim));
-  return g.index_topk(q, compressor(g, c, x, layer, dim, tables), g.linear(x, "weights_proj", heads),
+  const Value keys = compressor(g, c, x, layer, dim, tables), weights = g.linear(x, "weights_proj", heads);
+  return g.index_topk(q, keys, weights,
                       {.heads = heads,
                        .head_dim = dim,
                        .top_k = c.index_topk,

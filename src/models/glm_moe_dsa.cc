@@ -23,7 +23,8 @@ std::vector<bool> parse_schedule(const JsonObject& json, int64_t layers, const s
   std::vector<bool> own;
   const Json* types = json_find(json, "indexer_types");
   const std::string pattern = json_string(json, "index_topk_pattern", where, "");
-  const int64_t freq = json_int(json, "index_topk_freq", where, 1), offset = json_int(json, "index_skip_topk_offset", where, 2);
+  const int64_t freq = json_int(json, "index_topk_freq", where, 1),
+                offset = json_int(json, "index_skip_topk_offset", where, 2);
   if (freq < 1) fail_data(where, "index_topk_freq is {}; expected at least 1", freq);
   if (types != nullptr && types->is_array()) {
     for (const Json& type : types->get_array())

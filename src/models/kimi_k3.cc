@@ -5,6 +5,7 @@
 #include "models/blocks.h"
 #include "models/kda.h"
 #include "models/mla.h"
+#include "models/moonvit.h"
 
 namespace moesaic::kimi_k3 {
 namespace {
@@ -125,6 +126,9 @@ Model parse(const JsonObject& json, const std::string& where) {
   model.stop_tokens = parse_token_ids(json, "eos_token_id", where);
   model.stop_names = {"<|end_of_msg|>"};
   // The first layer has no blocks to mix, yet its weights are there; the vision part is not used for text.
+  // Text-only miniatures have no vision_config.
+  if (json_find(json, "vision_config") != nullptr)
+    model.vision = moonvit::parse(json, moonvit::Kind::k3, model.hidden, where);
   model.skipped = {"language_model.model.layers.0.self_attention_res_", "vision_tower.", "mm_projector."};
   model.build = [c](Builder& g) { build(g, c); };
   return model;

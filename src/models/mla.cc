@@ -20,7 +20,8 @@ double softmax_factor(const JsonObject& config, const std::string& where) {
   if (found == nullptr || !found->is_object()) return 1;
   const JsonObject& scaling = found->get_object();
   const std::string type = json_string(scaling, "rope_type", where, json_string(scaling, "type", where, "default"));
-  const double all_dim = json_number(scaling, "mscale_all_dim", where, 0), factor = json_number(scaling, "factor", where, 1);
+  const double all_dim = json_number(scaling, "mscale_all_dim", where, 0),
+               factor = json_number(scaling, "factor", where, 1);
   if (type == "default" || all_dim == 0 || factor <= 1) return 1;
   return std::pow(0.1 * all_dim * std::log(factor) + 1, 2);
 }

@@ -15,6 +15,7 @@ namespace moesaic {
 struct Vision {
   int64_t patch = 14, merge = 2;      // pixels per side of a patch; patches per side of a token
   int32_t placeholder = -1;           // token that each embedding replaces
+  bool sizes_in_prompt = false;       // the text before an image names its width and height (Kimi K3)
   std::vector<std::string> skipped;   // prefixes of the text model's tensors
   std::function<void(Builder&)> build;
 };

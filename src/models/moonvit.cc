@@ -135,6 +135,7 @@ Vision parse(const JsonObject& config, Kind kind, int64_t text_hidden, const std
   vision.patch = c.patch;
   vision.merge = c.merge;
   vision.placeholder = static_cast<int32_t>(either(config, "media_placeholder_token_id", "image_token_id", where));
+  vision.sizes_in_prompt = kind == Kind::k3;
   vision.skipped = {"language_model."};
   vision.build = [c](Builder& g) { build(g, c); };
   return vision;

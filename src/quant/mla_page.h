@@ -62,11 +62,13 @@ inline void encode_latent(std::span<const float, kLatentDim> latent, std::span<c
 }
 
 // The values attention computes with: E4M3 times multiplier, rounded to bf16, and k_pe.
-inline void decode_latent(const std::byte* entry, std::span<float, kLatentDim> latent, std::span<float, kLatentRope> k_pe) {
+inline void decode_latent(const std::byte* entry, std::span<float, kLatentDim> latent,
+                          std::span<float, kLatentRope> k_pe) {
   for (int64_t tile = 0; tile < kLatentTiles; ++tile) {
     float scale;
     std::memcpy(&scale, entry + kLatentScalesAt + 4 * tile, 4);
-    decode_e4m3(entry + tile * kLatentTile, scale, latent.subspan(static_cast<size_t>(tile * kLatentTile), kLatentTile));
+    decode_e4m3(entry + tile * kLatentTile, scale,
+                latent.subspan(static_cast<size_t>(tile * kLatentTile), kLatentTile));
   }
   for (float& v : latent) v = bf16_to_float(float_to_bf16(v));
   for (size_t i = 0; i < k_pe.size(); ++i) {

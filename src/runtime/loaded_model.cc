@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "weights/load.h"
 #include "weights/model_files.h"
 
@@ -114,6 +115,10 @@ namespace {
 
 std::unique_ptr<VisionTower> load_vision(const ModelSource& source, const LoadOptions& options, Device& device) {
   BoundGraph bound = build_vision_graph(source, options.backend);
+  if (source.shards && bound.binding.missing.size() == bound.graph.weights.size()) {
+    log_info("{} holds the text model alone; it will see no images", source.directory.string());
+    return nullptr;
+  }
   check_binding(bound.binding, source.directory.string());
   CompileOptions compile;
   compile.device = device.info();
@@ -142,6 +147,7 @@ LoadedModel load_model(const LoadOptions& options) {
   fill_weights(loaded, source, bound, options.progress);
   if (source.model.vision) loaded.vision = load_vision(source, options, *loaded.device);
   loaded.model = std::move(source.model);
+  if (loaded.vision == nullptr) loaded.model.vision.reset();
   return loaded;
 }
 

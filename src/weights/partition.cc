@@ -80,9 +80,11 @@ class Partitioner {
 
   // The head: logits of a slice of the vocabulary.
   void visit_linear(const Node& node) {
-    for (const auto& output : graph_.outputs)
-      if (output.second == node.outputs[0])
-        for (size_t i = 1; i < node.inputs.size(); ++i) split_alone(node.inputs[i], Split::rows);
+    if (partition_.weights[weight_index(node.inputs[1])].split != Split::replicated) return;  // by its inputs already
+    for (const auto& output : graph_.outputs) {
+      if (output.second != node.outputs[0]) continue;
+      for (size_t i = 1; i < node.inputs.size(); ++i) split_alone(node.inputs[i], Split::rows);
+    }
   }
 
   void split_alone(Value value, Split split) {

@@ -107,7 +107,9 @@ TEST(Inspect, ListsMissingUnexpectedAndMismatched) {
     const auto victim = static_cast<size_t>(rng.below(static_cast<int64_t>(tensors.size())));
     gone = tensors[victim].first;
     tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(victim));
-    NamedTensor& other = tensors[(victim + 1) % tensors.size()];
+    size_t next = victim % tensors.size();
+    while (tensors[next].second.shape.rank() < 2) next = (next + 1) % tensors.size();  // vectors may come in any shape
+    NamedTensor& other = tensors[next];
     renamed = other.first;
     other.second.shape = {1, other.second.shape.elements()};
     tensors.emplace_back("model.extra", tensors[0].second);

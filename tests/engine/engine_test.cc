@@ -68,7 +68,8 @@ Engine open(const std::string& model, const std::string& precision = "float32", 
 }
 
 TEST(GoldenGreedy, TokensEqualTheReference) {
-  for (const char* name : {"gpt_oss-mxfp4", "gpt_oss-bf16", "kimi_linear"}) {
+  for (const char* name : {"gpt_oss-mxfp4", "gpt_oss-bf16", "kimi_linear", "qwen3_moe", "deepseek_v3", "deepseek_v3-fp8", "kimi_k3",
+                           "kimi_k3-grouped"}) {
     const TensorMap reference = read_tensors(golden(name) + "/golden.safetensors");
     const Json info = read_json_file(golden(name) + "/golden.json");
     const auto prompt_length = static_cast<size_t>(json_int(info.as_object(), "prompt_len", name));

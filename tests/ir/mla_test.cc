@@ -10,6 +10,7 @@ namespace {
 // x[T, 64] through one layer of attention, with or without chosen positions.
 Graph layer(bool sparse) {
   Graph graph;
+  graph.family = "test";
   const BuildOptions options;
   Builder g(graph, options);
   const Value x = g.embed("embed", 50, 64);
@@ -48,7 +49,8 @@ TEST_P(FoldMla, ReplacesTheOpByThree) {
   verify(graph);
   EXPECT_EQ(count(graph, Op::mla), 0);
   for (Op op : {Op::mla_absorb, Op::mla_attend, Op::mla_up}) EXPECT_EQ(count(graph, op), 1);
-  const Node &absorb = find(graph, Op::mla_absorb), &attend = find(graph, Op::mla_attend), &up = find(graph, Op::mla_up);
+  const Node &absorb = find(graph, Op::mla_absorb), &attend = find(graph, Op::mla_attend),
+             &up = find(graph, Op::mla_up);
   EXPECT_EQ(absorb.inputs[1], up.inputs[1]) << "one weight for both sides";
   EXPECT_EQ(attend.inputs[0], absorb.outputs[0]);
   EXPECT_EQ(up.inputs[0], attend.outputs[0]);

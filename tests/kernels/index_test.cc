@@ -1,4 +1,6 @@
 // The indexer's choice: order, ties, short contexts, near-ties, NaN, hashing; and which pairs it rotates.
+#include "kernels/cpu/index.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 
 #include "ir/rope.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/index.h"
 #include "kernels/large_pool.h"
 #include "kernels/paged_steps.h"
 #include "kernels/ref/ref.h"
@@ -20,8 +21,8 @@ using Steps = std::vector<std::vector<Chunk>>;
 using Choices = std::vector<std::vector<int32_t>>;
 constexpr double kScale = 0.125;
 
-KernelRun run_index(const Kernel& kernel, const IndexSize& size, const PagedData& data, const Steps& steps, int threads = 3,
-                    uint8_t fill = 0xFF) {
+KernelRun run_index(const Kernel& kernel, const IndexSize& size, const PagedData& data, const Steps& steps,
+                    int threads = 3, uint8_t fill = 0xFF) {
   const KernelCase test = paged_case("", Op::index_topk, index_attrs(size, kScale), data, steps);
   EXPECT_EQ(refusal(kernel, test), nullptr);
   KernelRun run = run_kernel(kernel, test, fill, threads);
@@ -201,7 +202,8 @@ double recall(const IndexSize& exact, int64_t bits, const PagedData& data, int64
   IndexSize hashed = exact;
   hashed.hash_bits = bits;
   const int64_t length = data.places.sequences[0].length;
-  const Choices want = choose(exact, data, in_chunks(data, length)), got = choose(hashed, data, in_chunks(data, length));
+  const Choices want = choose(exact, data, in_chunks(data, length)),
+                got = choose(hashed, data, in_chunks(data, length));
   int64_t found = 0;
   for (int64_t t = length - queries; t < length; ++t) {
     const std::vector<int32_t> a = row_of(want[0], t, exact.top_k), b = row_of(got[0], t, exact.top_k);
@@ -235,11 +237,12 @@ TEST(Index, HashRecallOfPlantedKeys) {
   auto& inputs = data.inputs[0];
   for (double& w : inputs[2]) w = std::abs(w) + 0.5;
   for (int64_t t = 960; t < 1024; ++t)  // head 0 of these looks for one of 64 groups of 15 keys
-    for (int64_t d = 0; d < 64; ++d) inputs[0][static_cast<size_t>(t * 256 + d)] = 6 * inputs[1][static_cast<size_t>((t - 960) * 64 + d)];
+    for (int64_t d = 0; d < 64; ++d)
+      inputs[0][static_cast<size_t>(t * 256 + d)] = 6 * inputs[1][static_cast<size_t>((t - 960) * 64 + d)];
   for (int64_t p = 64; p < 960; ++p)
     for (int64_t d = 0; d < 64; ++d)
-      inputs[1][static_cast<size_t>(p * 64 + d)] = static_cast<double>(
-          static_cast<float>(inputs[1][static_cast<size_t>(p % 64 * 64 + d)] + 0.5 * inputs[1][static_cast<size_t>(p * 64 + d)]));
+      inputs[1][static_cast<size_t>(p * 64 + d)] = static_cast<double>(static_cast<float>(
+          inputs[1][static_cast<size_t>(p % 64 * 64 + d)] + 0.5 * inputs[1][static_cast<size_t>(p * 64 + d)]));
   const double share = recall(size, 256, data, 64);
   fmt::print("recall of planted keys with 256 bits: {:.3f}\n", share);
   EXPECT_GT(share, 0.9);
@@ -274,7 +277,8 @@ TEST(Index, FC028_HalfSplitIndexerInterleavedAttention) {
         const std::vector<float> got = rotated(*kernel, interleaved);
         if (got.empty()) continue;
         ++tested;
-        for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(got[i], interleaved ? kPairs[i] : kHalf[i], 1e-6) << kernel->name << i;
+        for (size_t i = 0; i < 4; ++i)
+          EXPECT_NEAR(got[i], interleaved ? kPairs[i] : kHalf[i], 1e-6) << kernel->name << i;
       }
     }
     EXPECT_GE(tested, 2);

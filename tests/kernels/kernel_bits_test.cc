@@ -71,6 +71,7 @@ KernelStep only_token(const OpDesc& desc, const KernelStep& step, int64_t t) {
   }
   for (auto* values : {&alone.batch.token_ids, &alone.batch.positions})
     if (!values->empty()) *values = {(*values)[static_cast<size_t>(t)]};
+  if (!step.batch.image_rows.empty()) alone.batch.image_rows = {step.batch.image_rows[static_cast<size_t>(t)]};
   return alone;
 }
 
@@ -108,6 +109,7 @@ TEST(KernelBits, ExpertRowsDoNotDependOnNeighbours) {
   constexpr int64_t kRows = 70;
   constexpr uint8_t kScales[] = {125, 126, 127};
   const TestOperand weight = mxfp4_operand(rng, WeightKind::experts, {2, 48, 96}, kScales);
+  const TestOperand fp8 = fp8_operand(rng, WeightKind::experts, {2, 48, 96}, 128, 128);
   const Bounds now{kRows, 0};
   const TestOperand x = normal_operand(rng, {Symbol::T, 96}, now);
   const auto run = [&](const Kernel& kernel, std::vector<int32_t> rows) {
@@ -118,6 +120,7 @@ TEST(KernelBits, ExpertRowsDoNotDependOnNeighbours) {
     KernelCase test = make_case("", kernel.op, attrs,
                                 {x, integer_operand({Symbol::T}, all), integer_operand({3}, {0, n, n}), weight}, now);
     test.desc.precision = Precision::fast;
+    if (refusal(kernel, test) != nullptr) test.desc.inputs[3] = fp8.desc, test.steps[0].inputs[3] = fp8;
     const KernelRun result = run_kernel(kernel, test);
     const auto floats = result.floats(0);
     return std::vector<float>(floats.begin(), floats.begin() + std::ssize(floats) / kRows * n);

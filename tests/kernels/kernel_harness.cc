@@ -73,11 +73,12 @@ std::vector<std::byte> pack(const TestOperand& operand) {
   const ValueType& type = operand.desc.type;
   const int64_t K = type.dim(-1).factor, N = type.dim(-2).factor, count = elements_of(operand) / (N * K);
   std::vector<std::byte> out(operand.stored.size());
-  const std::byte *from = operand.stored.data(), *scales = from + count * N * K / 2;
+  const std::byte* from = operand.stored.data();
   for (int64_t e = 0; e < count; ++e) {
     if (operand.desc.format == Format::mxfp4) {
-      const auto bad = pack_mxfp4(from + e * N * K / 2, scales + e * N * (K / 32), N, K, 0, row_blocks(N),
-                                  out.data() + e * mxfp4_bytes(N, K));
+      const std::byte* matrix = from + e * mxfp4_bytes(N, K);
+      const auto bad =
+          pack_mxfp4(matrix, matrix + N * K / 2, N, K, 0, row_blocks(N), out.data() + e * mxfp4_bytes(N, K));
       CHECK(!bad);
     } else {
       const int64_t size = dtype_bytes(operand.desc.stored), bytes = dense_bytes(size, N, K);

@@ -34,7 +34,7 @@ TestOperand vector_operand(Rng& rng, std::vector<int64_t> shape, double scale = 
 TestOperand weight_operand(Rng& rng, WeightKind kind, std::vector<int64_t> shape, DType stored, double scale = 1);
 // MXFP4 [.., N, K]: random codes, one scale byte per group from `scales`; with scale byte 254 codes stay within 1.
 TestOperand mxfp4_operand(Rng& rng, WeightKind kind, std::vector<int64_t> shape, std::span<const uint8_t> scales);
-// FP8 [N, K]: random finite E4M3 codes and a positive scale per block of scale_rows x scale_cols.
+// FP8 [.., N, K]: random finite E4M3 codes and a positive scale per block of scale_rows x scale_cols.
 TestOperand fp8_operand(Rng& rng, WeightKind kind, std::vector<int64_t> shape, int64_t scale_rows, int64_t scale_cols);
 // The elements of a weight as float64.
 std::vector<double> decode(const TestOperand& operand);
@@ -108,6 +108,7 @@ std::vector<KernelCase> dense_cases(Op op, Rng& rng);
 std::vector<KernelCase> attention_cases(Op op, Rng& rng);
 std::vector<KernelCase> routing_cases(Op op, Rng& rng);
 std::vector<KernelCase> expert_cases(Op op, Rng& rng);
+std::vector<KernelCase> elementwise_cases(Op op, Rng& rng);
 std::vector<KernelCase> vision_cases(Op op, Rng& rng);
 std::vector<KernelCase> mla_cases(Op op, Rng& rng);
 std::vector<KernelCase> kda_cases(Op op, Rng& rng);

@@ -86,15 +86,17 @@ TestOperand mxfp4_operand(Rng& rng, WeightKind kind, std::vector<int64_t> shape,
   TestOperand operand;
   operand.desc = weight_desc(kind, shape, Format::mxfp4, DType::none);
   const int64_t groups = elements(operand.desc.type.dims, {}) / kMxGroup;
+  const int64_t in_matrix = shape[shape.size() - 2] * shape.back() / kMxGroup;  // per matrix codes, then scales
   operand.stored.resize(static_cast<size_t>(groups * 17));
   for (int64_t g = 0; g < groups; ++g) {
     const uint8_t scale = scales[static_cast<size_t>(rng.below(static_cast<int64_t>(scales.size())))];
-    operand.stored[static_cast<size_t>(groups * 16 + g)] = std::byte{scale};
+    std::byte* matrix = operand.stored.data() + g / in_matrix * in_matrix * 17;
+    matrix[in_matrix * 16 + g % in_matrix] = std::byte{scale};
     const uint64_t mask = scale == 254 ? 0xAAAAAAAAAAAAAAAAu : ~uint64_t{0};  // +-1 and +-4 become +-1 and +-0 below
     for (int64_t half = 0; half < 2; ++half) {
       uint64_t codes = rng.bits() & mask;
       if (scale == 254) codes &= 0xBBBBBBBBBBBBBBBBu;  // sign and 1.0 only: 6 * 2^127 is no float
-      std::memcpy(operand.stored.data() + g * 16 + half * 8, &codes, 8);
+      std::memcpy(matrix + g % in_matrix * 16 + half * 8, &codes, 8);
     }
   }
   return operand;
@@ -104,14 +106,18 @@ TestOperand fp8_operand(Rng& rng, WeightKind kind, std::vector<int64_t> shape, i
   TestOperand operand;
   operand.desc = weight_desc(kind, shape, Format::fp8, DType::none);
   operand.desc.scale_rows = scale_rows, operand.desc.scale_cols = scale_cols;
-  const int64_t N = shape[0], K = shape[1], codes = (N * K + 3) / 4 * 4;
+  const int64_t N = shape[shape.size() - 2], K = shape.back(), codes = (N * K + 3) / 4 * 4;
   const int64_t scales = (N + scale_rows - 1) / scale_rows * ((K + scale_cols - 1) / scale_cols);
-  operand.stored.resize(static_cast<size_t>(codes + scales * 4));
-  for (int64_t i = 0; i < N * K; ++i)  // 0x7F and 0xFF are NaN
-    operand.stored[static_cast<size_t>(i)] = static_cast<std::byte>(rng.below(0x7F) | (rng.bits() & 0x80));
-  for (int64_t i = 0; i < scales; ++i) {
-    const auto scale = static_cast<float>(0.01 * std::exp(rng.normal()));
-    std::memcpy(operand.stored.data() + codes + i * 4, &scale, 4);
+  const int64_t matrices = shape.size() > 2 ? shape[0] : 1, bytes = codes + scales * 4;
+  operand.stored.resize(static_cast<size_t>(matrices * bytes));
+  for (int64_t m = 0; m < matrices; ++m) {
+    std::byte* matrix = operand.stored.data() + m * bytes;
+    for (int64_t i = 0; i < N * K; ++i)  // 0x7F and 0xFF are NaN
+      matrix[i] = static_cast<std::byte>(rng.below(0x7F) | (rng.bits() & 0x80));
+    for (int64_t i = 0; i < scales; ++i) {
+      const auto scale = static_cast<float>(0.01 * std::exp(rng.normal()));
+      std::memcpy(matrix + codes + i * 4, &scale, 4);
+    }
   }
   return operand;
 }

@@ -36,8 +36,8 @@ void round_to_bf16(TestOperand& operand) {
 PagedData random_paged(Rng& rng, const std::vector<int64_t>& widths, const std::vector<int64_t>& lengths) {
   PagedData data;
   data.widths = widths;
-  data.places = random_attention(rng, {.heads = 1, .kv_heads = 1, .D = 16, .window = 0, .cache = DType::f32, .sinks = false},
-                                 lengths);
+  data.places = random_attention(
+      rng, {.heads = 1, .kv_heads = 1, .D = 16, .window = 0, .cache = DType::f32, .sinks = false}, lengths);
   for (int64_t length : lengths) {
     auto& inputs = data.inputs.emplace_back();
     for (int64_t width : widths) inputs.push_back(normal_operand(rng, {Symbol::T, width}, {length, 0}).values);

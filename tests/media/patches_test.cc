@@ -43,6 +43,11 @@ TEST(Patches, MatchTheProcessorOfKimiK25) {
 
 using Size = std::pair<int64_t, int64_t>;
 
+TEST(Patches, TheFileIsTheGoldenImage) {
+  const SafetensorsFile file = SafetensorsFile::open(kimi("image.safetensors"));
+  EXPECT_EQ(read_image(media_data("kimi_k25.png")).pixels, stored_image(file, "image_rgb").pixels);
+}
+
 TEST(Patches, SizesShrinkAndNeverGrow) {
   const PatchOptions o;  // Kimi K2.5's
   const auto size = [&](int64_t width, int64_t height) {

@@ -38,6 +38,7 @@ std::string error_with(const std::string& key, Json value) {
 
 std::string graph_of(const JsonObject& json) {
   Graph graph;
+  graph.family = "deepseek_v4";
   const BuildOptions options;
   Builder builder(graph, options);
   parse_model(json, "config.json").build(builder);
@@ -65,6 +66,13 @@ TEST(DeepSeekV4Config, BothNamingsGiveOneGraph) {
       {"main", {{"rope_type", "default"}, {"rope_theta", 10000}}},
       {"compress", {{"rope_type", "yarn"}, {"factor", 16}, {"original_max_position_embeddings", 65536}}}};
   EXPECT_EQ(graph_of(json), graph_of(config()));
+}
+
+TEST(DeepSeekV4Config, GraphPrintsAndParses) {
+  const std::string text = graph_of(config());
+  EXPECT_EQ(print(parse_graph(text)), text);
+  for (const char* op : {"hc_expand", "hc_pre", "hc_post", "hc_head", "compress", "entry_attend", "grouped_linear"})
+    EXPECT_THAT(text, HasSubstr(op));
 }
 
 TEST(DeepSeekV4Config, LayersWithoutAListAlternateAsInPro) {

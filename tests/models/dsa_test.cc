@@ -16,7 +16,9 @@ JsonObject config(const std::string& architecture) {
       "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24, "n_routed_experts": 8,
       "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "vocab_size": 320,
       "index_n_heads": 4, "index_head_dim": 32, "index_topk": 16, "max_position_embeddings": 512,
-      "rope_parameters": {"rope_type": "default", "rope_theta": 10000}})", "config").as_object();
+      "rope_parameters": {"rope_type": "default", "rope_theta": 10000}})",
+                               "config")
+                        .as_object();
   json["architectures"] = JsonArray{Json(architecture)};
   return json;
 }
@@ -117,7 +119,8 @@ TEST(Dsa, SharedLayersReadTheLastFullLayersPositions) {
 TEST(Dsa, SoftmaxScaleAndAmplitudeOfYarn) {
   JsonObject json = config(kDeepseek);
   json["qk_nope_head_dim"] = 128, json["qk_rope_head_dim"] = 64;
-  const std::string yarn = R"({"rope_type": "yarn", "rope_theta": 10000, "factor": 40, "original_max_position_embeddings": 4096)";
+  const std::string yarn =
+      R"({"rope_type": "yarn", "rope_theta": 10000, "factor": 40, "original_max_position_embeddings": 4096)";
   json["rope_parameters"] = parse_json(yarn + R"(, "mscale": 1.0, "mscale_all_dim": 1.0})", "config");
   EXPECT_NEAR(parse_mla(json, "config").scale, 0.1352337789, 1e-10);
   EXPECT_NEAR(parse_rope(json, "config").attention_factor, 1.0, 1e-15);

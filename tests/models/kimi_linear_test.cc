@@ -39,6 +39,7 @@ Graph graph_of(const JsonObject& json, const std::set<std::string>& tensors = {}
   const Model model = parse_model(json, "config.json");
   const BuildOptions options{.has_tensor = [&](const std::string& name) { return tensors.contains(name); }};
   Graph graph;
+  graph.family = model.family;
   Builder builder(graph, options);
   model.build(builder);
   return graph;

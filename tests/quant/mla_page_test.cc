@@ -28,11 +28,11 @@ struct Latent {
 
 TEST(MlaPage, LatentEntryIsLaidOutByteForByte) {
   Latent x;
-  x.latent[0] = 448, x.latent[1] = -1, x.latent[127] = 0.5f;       // tile 0: scale 1
-  x.latent[128] = 449, x.latent[129] = 2;                          // tile 1: 449 / 448 is raised to 2
-  x.latent[256] = 0.01f;                                           // tile 2: the least scale, 1e-4, is raised to 2^-13
-  x.latent[511] = -1.75f * 0x1p-3f;                                // tile 3: 0.21875 / 448 = 2^-11 exactly
-  x.k_pe[0] = 1, x.k_pe[1] = -2, x.k_pe[63] = 1.00390625f;         // half way between two bf16: to even
+  x.latent[0] = 448, x.latent[1] = -1, x.latent[127] = 0.5f;  // tile 0: scale 1
+  x.latent[128] = 449, x.latent[129] = 2;                     // tile 1: 449 / 448 is raised to 2
+  x.latent[256] = 0.01f;                                      // tile 2: the least scale, 1e-4, is raised to 2^-13
+  x.latent[511] = -1.75f * 0x1p-3f;                           // tile 3: 0.21875 / 448 = 2^-11 exactly
+  x.k_pe[0] = 1, x.k_pe[1] = -2, x.k_pe[63] = 1.00390625f;    // half way between two bf16: to even
   x.encode();
   const std::byte* e = x.entry();
   EXPECT_EQ(e[0], std::byte{0x7E});    // 448
@@ -67,7 +67,8 @@ TEST(MlaPage, LatentsComeBackWithinHalfAnUlp) {
     decode_latent(x.entry(), back.latent, back.k_pe);
     for (size_t i = 0; i < x.latent.size(); ++i) {
       const float scale = float_at(x.entry() + 512 + i / 128 * 4);
-      EXPECT_LE(std::abs(back.latent[i] - x.latent[i]), std::max(std::abs(x.latent[i]) * 0x1p-4f, scale * 0x1p-10f)) << i;
+      EXPECT_LE(std::abs(back.latent[i] - x.latent[i]), std::max(std::abs(x.latent[i]) * 0x1p-4f, scale * 0x1p-10f))
+          << i;
     }
     for (size_t i = 0; i < x.k_pe.size(); ++i) EXPECT_EQ(back.k_pe[i], bf16_to_float(float_to_bf16(x.k_pe[i])));
     Latent again = back;
@@ -83,9 +84,9 @@ TEST(MlaPage, IndexerPageKeepsScalesBehindAllKeys) {
   key[0] = 3, key[1] = -0.75f, key[127] = 1.5f;
   encode_index_key(key, IndexScale::exact, page.data(), kTokens, 5);
   EXPECT_EQ(float_at(page.data() + 64 * 128 + 5 * 4), 3.0f / 448.0f);
-  EXPECT_EQ(page[5 * 128], std::byte{0x7E});         // 448
-  EXPECT_EQ(page[5 * 128 + 1], std::byte{0xEE});     // -112
-  EXPECT_EQ(page[5 * 128 + 127], std::byte{0x76});   // 224
+  EXPECT_EQ(page[5 * 128], std::byte{0x7E});        // 448
+  EXPECT_EQ(page[5 * 128 + 1], std::byte{0xEE});    // -112
+  EXPECT_EQ(page[5 * 128 + 127], std::byte{0x76});  // 224
   encode_index_key(key, IndexScale::power_of_two, page.data(), kTokens, 63);
   EXPECT_EQ(float_at(page.data() + 64 * 128 + 63 * 4), 0x1p-7f);  // 3 / 448 = 0.0067 is raised to 1 / 128
   EXPECT_EQ(page[63 * 128], std::byte{0x7C});                     // 384

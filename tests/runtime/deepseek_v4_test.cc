@@ -9,6 +9,9 @@
 #include "base/fresh_rng.h"
 #include "cache/cache_pool.h"
 #include "engine/taps.h"
+#include "quant/bf16.h"
+#include "quant/fp4.h"
+#include "quant/fp8.h"
 #include "support/checkpoint.h"
 
 namespace moesaic {
@@ -246,6 +249,68 @@ TEST(DeepSeekV4, PublishedNamesOfTensorsAndConfig) {
   const Ids tokens = random_tokens(50);
   LoadedModel saved = load_for(50, DType::f32), published = load_model(options_for(edited.path(), Backend::cpu, 2, 50));
   EXPECT_EQ(in_chunks(published, tokens, 50), in_chunks(saved, tokens, 50));
+}
+
+bool ends_with_any(const std::string& name, std::initializer_list<const char*> suffixes) {
+  return std::any_of(suffixes.begin(), suffixes.end(), [&](const char* suffix) { return name.ends_with(suffix); });
+}
+
+OwnedTensor random_bytes(Rng& rng, DType dtype, const Shape& shape, uint64_t mask, uint64_t offset) {
+  OwnedTensor tensor{dtype, shape, {}};
+  for (int64_t i = 0; i < shape.elements(); ++i)
+    tensor.bytes.push_back(static_cast<std::byte>((rng.bits() & mask) + offset));
+  return tensor;
+}
+
+// A matrix [N, K] as the published checkpoints store it, I8 codes with an exponent per 32 or E4M3 with one per 128 x
+// 128, and the same numbers in bf16, which holds them exactly.
+struct StoredTwice {
+  OwnedTensor codes, scales, plain;
+
+  StoredTwice(Rng& rng, const Shape& shape, bool fp4) : plain{DType::bf16, shape, {}} {
+    const int64_t N = shape[0], K = shape[1], tall = fp4 ? 1 : 128, wide = fp4 ? 32 : 128,
+                  columns = (K + wide - 1) / wide;
+    codes = fp4 ? random_bytes(rng, DType::i8, {N, K / 2}, 0xFF, 0) : random_bytes(rng, DType::e4m3, shape, 0xBF, 0);
+    scales = random_bytes(rng, DType::e8m0, {(N + tall - 1) / tall, columns}, 3, fp4 ? 121 : 122);
+    for (int64_t i = 0; i < N * K; ++i) {
+      const auto byte = static_cast<uint8_t>(codes.bytes[static_cast<size_t>(fp4 ? i / 2 : i)]);
+      const auto scale = static_cast<uint8_t>(scales.bytes[static_cast<size_t>(i / K / tall * columns + i % K / wide)]);
+      const float code =
+          fp4 ? e2m1_to_float(static_cast<uint8_t>(i % 2 == 0 ? byte & 15 : byte >> 4)) : e4m3_to_float(byte);
+      const uint16_t bits = float_to_bf16(code * e8m0_to_float(scale));
+      plain.bytes.push_back(static_cast<std::byte>(bits & 255)),
+          plain.bytes.push_back(static_cast<std::byte>(bits >> 8));
+    }
+  }
+};
+
+TEST(DeepSeekV4, PublishedFormatsOfWeights) {
+  Rng rng = fresh_rng();
+  TensorMap coded = read_tensors(golden(kModel) + "/model.safetensors"), plain = coded;
+  int64_t fp4 = 0, fp8 = 0;
+  for (const auto& [name, tensor] : read_tensors(golden(kModel) + "/model.safetensors")) {
+    const bool expert = name.find(".experts.") != std::string::npos;
+    const bool dense =
+        name.find("compressor") == std::string::npos &&
+        (name.find("shared_experts") != std::string::npos ||
+         ends_with_any(name, {"wq_a.weight", "wq_b.weight", "wkv.weight", "wo_a.weight", "wo_b.weight"}));
+    if (!expert && !dense) continue;
+    StoredTwice both(rng, tensor.shape, expert);
+    coded[name] = both.codes, plain[name] = both.plain;
+    coded[name.substr(0, name.size() - 6) + "scale"] = both.scales;
+    expert ? ++fp4 : ++fp8;
+  }
+  EXPECT_EQ(fp4, 5 * 8 * 3);
+  EXPECT_EQ(fp8, 5 * (5 + 3) + 2);  // and the indexers' wq_b
+  const EditedCheckpoint quantised(kModel, [&](TensorMap& tensors, JsonObject& config) {
+    tensors = coded;
+    config["expert_dtype"] = "fp4";
+  });
+  const EditedCheckpoint exact(kModel, [&](TensorMap& tensors, JsonObject&) { tensors = plain; });
+  const Ids tokens = random_tokens(40);
+  LoadedModel first = load_model(options_for(quantised.path(), Backend::cpu, 2, 40));
+  LoadedModel second = load_model(options_for(exact.path(), Backend::cpu, 2, 40));
+  EXPECT_EQ(in_chunks(first, tokens, 40), in_chunks(second, tokens, 40));
 }
 
 }  // namespace

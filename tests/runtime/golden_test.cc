@@ -1,4 +1,4 @@
-// The gpt-oss golden checkpoints: every layer against Hugging Face's float32 values, and invariances of the runtime.
+// The golden checkpoints of the families: every layer against Hugging Face's float32 values, and invariances of the runtime.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +13,9 @@ namespace moesaic {
 namespace {
 
 using Ids = std::vector<std::vector<int32_t>>;
+
+// Families with cases of no other kind here.
+constexpr const char* kExactFamilies[] = {"qwen3_moe", "deepseek_v3", "deepseek_v3-fp8", "kimi_k3", "kimi_k3-grouped"};
 
 std::vector<double> to_doubles(const OwnedTensor& t) {
   std::vector<double> out(static_cast<size_t>(t.shape.elements()));
@@ -91,6 +94,13 @@ INSTANTIATE_TEST_SUITE_P(GptOss, Golden,
                                          GoldenCase{"gpt_oss-mxfp4", Backend::cpu, Precision::fast, 3e-2},
                                          GoldenCase{"gpt_oss-bf16", Backend::cpu, Precision::fast, 3e-2}));
 
+INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn([] {
+                           std::vector<GoldenCase> cases;
+                           for (const char* name : kExactFamilies)
+                             for (Backend backend : {Backend::ref, Backend::cpu})
+                               cases.push_back({name, backend, Precision::float32, 1e-5});
+                           return cases;
+                         }()));
 INSTANTIATE_TEST_SUITE_P(KimiLinear, Golden,
                          testing::Values(GoldenCase{"kimi_linear", Backend::ref, Precision::float32, 1e-5},
                                          GoldenCase{"kimi_linear", Backend::cpu, Precision::float32, 1e-5},
@@ -198,6 +208,11 @@ TEST_P(Invariance, FC039_CopiedCacheResumes) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Families, Invariance,
+                         testing::Combine(testing::ValuesIn(kExactFamilies), testing::Values(Precision::float32)));
+// Their golden values need the reference's way with ties: dsa_golden_test.cc.
+INSTANTIATE_TEST_SUITE_P(SparseAttention, Invariance,
+                         testing::Combine(testing::Values("deepseek_v32", "glm_moe_dsa"), testing::Values(Precision::float32)));
 INSTANTIATE_TEST_SUITE_P(KimiLinear, Invariance,
                          testing::Combine(testing::Values("kimi_linear"), testing::Values(Precision::float32)));
 INSTANTIATE_TEST_SUITE_P(GptOss, Invariance,

@@ -47,7 +47,8 @@ class TopCandidates {
   uint64_t bound_ = 0;  // candidates up to here are beaten by top_k others
 };
 
-// Scores of the cache block of keys that starts at position `first` (64 of them, or 64 / ratio), of which `count` are visible, for token t.
+// Scores of the cache block of keys that starts at position `first` (64 of them, or 64 / ratio), of which `count` are
+// visible, for token t.
 using ScoreBlock = function_ref<void(int64_t t, int64_t first, int64_t count, float* scores, int thread)>;
 // Prepares thread's scratch for token t, before its blocks are scored.
 using BeginToken = function_ref<void(int64_t t, int thread)>;

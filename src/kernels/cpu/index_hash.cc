@@ -1,10 +1,11 @@
 // index_topk by hash (SimHash, Charikar 2002): two vectors at angle a have different signs in a share a / pi of random
 // projections. A block of the cache holds its 64 keys' sign bits [64][bits / 64] and then their lengths, f32[64].
+#include "ir/index_hash.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-#include "ir/index_hash.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/index.h"
 #include "kernels/cpu/products.h"
@@ -20,7 +21,7 @@ int64_t align64(int64_t bytes) {
 // What is shared by the threads, then one thread's part.
 struct HashSizes {
   int64_t heads, D, bits, words;
-  int64_t projections, cosines, shared;               // bytes
+  int64_t projections, cosines, shared;                 // bytes
   int64_t projected, query, lengths, gemm, per_thread;  // bytes
 
   explicit HashSizes(const OpDesc& desc)

@@ -91,7 +91,7 @@ void select_positions(const OpDesc& desc, const Args& args, std::byte* workspace
   if (args.now.tokens == 0) return;
   const Selection selection{desc, args, reinterpret_cast<uint64_t*>(workspace), stream, begin, score};
   const int threads = stream.pool->threads();
-  threads > 1 && args.now.tokens <= kSpreadTokens * threads ? select_spread(selection) : select_whole(selection);
+  threads > 1 && args.now.tokens <= kSpreadTokens* threads ? select_spread(selection) : select_whole(selection);
 }
 
 }  // namespace moesaic::cpu

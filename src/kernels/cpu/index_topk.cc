@@ -56,7 +56,8 @@ const char* refuse(const OpDesc& desc, const DeviceInfo& device) {
 }
 
 void launch(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& stream) {
-  constexpr decltype(&scalar::index_scores) kScores[] = {scalar::index_scores, avx2::index_scores, avx512::index_scores};
+  constexpr decltype(&scalar::index_scores) kScores[] = {scalar::index_scores, avx2::index_scores,
+                                                         avx512::index_scores};
   const auto index_scores = kScores[static_cast<int>(cpu_isa())];
   const int64_t heads = desc.attrs.integer(Attr::heads), D = desc.attrs.integer(Attr::head_dim);
   const KeyCache cache{args, D, desc.cache_dtype, desc.attrs.integer(Attr::ratio, 1)};

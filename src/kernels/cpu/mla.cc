@@ -48,13 +48,15 @@ struct KvB {
     const int64_t N = weight.type.dim(0).factor, columns = (L + weight.scale_cols - 1) / weight.scale_cols;
     const auto* scales = reinterpret_cast<const float*>(data + (N * L + 3) / 4 * 4) + row / weight.scale_rows * columns;
     for (int64_t i = 0; i < count; ++i)
-      out[i * stride] = e4m3_to_float(static_cast<uint8_t>(data[row * L + begin + i])) * scales[(begin + i) / weight.scale_cols];
+      out[i * stride] =
+          e4m3_to_float(static_cast<uint8_t>(data[row * L + begin + i])) * scales[(begin + i) / weight.scale_cols];
   }
 };
 
 const char* refuse_kv_b(const OpDesc& desc, const DeviceInfo& device) {
   const OperandDesc& w = desc.in(1);
-  const bool plain = w.format == Format::plain && (w.stored == DType::bf16 || w.stored == DType::f16 || w.stored == DType::f32);
+  const bool plain =
+      w.format == Format::plain && (w.stored == DType::bf16 || w.stored == DType::f16 || w.stored == DType::f32);
   if (!plain && w.format != Format::fp8) return "kv_b_proj must be BF16, F16, F32 or FP8 with block scales";
   if (w.type.dim(1).factor % kPanelRows != 0) return "kv_lora_rank must be a multiple of 16";
   return refuse_types(desc, device);
@@ -86,14 +88,14 @@ void absorb(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& 
   stream.pool->run(w.heads * blocks, [&](int64_t i, int thread) {
     const int64_t head = i / blocks, l = i % blocks * kPanelRows;
     auto* panel = reinterpret_cast<float*>(workspace + thread * panel_bytes(w.nope));
-    for (int64_t n = 0; n < w.nope; ++n)
-      w.widen(head * (w.nope + w.v) + n, l, kPanelRows, panel + n * kPanelRows, 1);
+    for (int64_t n = 0; n < w.nope; ++n) w.widen(head * (w.nope + w.v) + n, l, kPanelRows, panel + n * kPanelRows, 1);
     multiply(panel, kPanelRows, w.nope, {args.input<float>(0) + head * in_width, w.heads * in_width, nullptr, T},
              args.output<float>(0) + head * out_width + l, w.heads * out_width);
   });
   for_ranges(stream, T * w.heads, row_grain(w.rope), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
-      std::copy_n(args.input<float>(0) + row * in_width + w.nope, w.rope, args.output<float>(0) + row * out_width + w.L);
+      std::copy_n(args.input<float>(0) + row * in_width + w.nope, w.rope,
+                  args.output<float>(0) + row * out_width + w.L);
   });
 }
 

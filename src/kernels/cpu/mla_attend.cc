@@ -11,8 +11,8 @@
 namespace moesaic::cpu {
 namespace {
 
-constexpr int64_t kHeadGroup = 16;     // heads of a task: each row is read once for them
-constexpr int64_t kSpreadTasks = 4;    // with fewer tasks per thread than that, long ranges are spread by split
+constexpr int64_t kHeadGroup = 16;   // heads of a task: each row is read once for them
+constexpr int64_t kSpreadTasks = 4;  // with fewer tasks per thread than that, long ranges are spread by split
 constexpr int64_t kPositionInput = 3;
 
 int64_t align64(int64_t bytes) {
@@ -180,7 +180,7 @@ void launch(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& 
   const Attend attend{desc, args, workspace, stream};
   append(attend);
   const int threads = stream.pool->threads();
-  threads > 1 && attend.tasks <= kSpreadTasks * threads ? attend_spread(attend) : attend_whole(attend);
+  threads > 1 && attend.tasks <= kSpreadTasks* threads ? attend_spread(attend) : attend_whole(attend);
 }
 
 }  // namespace

@@ -50,7 +50,14 @@ struct HashScores {
   const Args& args;
   int64_t heads = desc.attrs.integer(Attr::heads), D = desc.attrs.integer(Attr::head_dim);
   int64_t bits = desc.attrs.integer(Attr::hash_bits), words = bits / 64;
+  std::vector<bool> query_signs = signs_of_queries();  // [T, heads, bits]
 
+  std::vector<bool> signs_of_queries() const {
+    std::vector<bool> out;
+    for (int64_t row = 0; row < args.now.tokens * heads; ++row)
+      for (int64_t b = 0; b < bits; ++b) out.push_back(sign(args.input<double>(0) + row * D, b));
+    return out;
+  }
   bool sign(const double* x, int64_t bit) const {
     double sum = 0;
     for (int64_t d = 0; d < D; ++d) sum += hash_projection_sign(bit, d, D) ? -x[d] : x[d];
@@ -81,7 +88,10 @@ struct HashScores {
       const double* q = args.input<double>(0) + (t * heads + h) * D;
       int64_t different = 0;
       for (int64_t b = 0; b < bits; ++b)
-        different += sign(q, b) != ((hash(t, position)[b / 64] >> (b % 64) & 1) != 0) ? 1 : 0;
+        different += query_signs[static_cast<size_t>((t * heads + h) * bits + b)] !=
+                             ((hash(t, position)[b / 64] >> (b % 64) & 1) != 0)
+                         ? 1
+                         : 0;
       const double cosine = std::cos(std::numbers::pi * static_cast<double>(different) / static_cast<double>(bits));
       const double product =
           length(q) * static_cast<double>(key_length(t, position)) * cosine * desc.attrs.number(Attr::scale);
@@ -112,7 +122,8 @@ void choose(const Scores& scores, const OpDesc& desc, const Args& args, Stream& 
     all.resize(std::min(all.size(), static_cast<size_t>(top_k)));
     std::sort(all.begin(), all.end(), [](const Scored& a, const Scored& b) { return a.position < b.position; });
     for (int64_t i = 0; i < top_k; ++i)
-      args.output<int32_t>(0)[t * top_k + i] = i < std::ssize(all) ? static_cast<int32_t>(all[static_cast<size_t>(i)].position) : -1;
+      args.output<int32_t>(0)[t * top_k + i] =
+          i < std::ssize(all) ? static_cast<int32_t>(all[static_cast<size_t>(i)].position) : -1;
   });
 }
 
