@@ -139,6 +139,7 @@ int run_synth(const SynthOptions& options) {
   ModelSource source;
   source.config_path = original.config_path;
   source.model = parse_model(config, original.config_path);
+  source.quantization = parse_quantization(config, original.config_path);
   const BoundGraph bound = build_graph(source, Backend::cpu, DType::bf16);
   const fs::path out = options.out;
   const int64_t bytes = random_checkpoint_bytes(bound.graph);

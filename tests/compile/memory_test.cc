@@ -112,7 +112,7 @@ TEST(Memory, WeightsTakeTheirPackedSize) {
     if (slot.spec.kind == WeightKind::vector) continue;
     EXPECT_EQ(slot.bytes, weight_bytes(slot.spec)) << slot.spec.name;
   }
-  EXPECT_EQ(weight_bytes({.name = "x", .kind = WeightKind::experts, .shape = {8, 128, 96}, .fallback = "",
+  EXPECT_EQ(weight_bytes({.name = "x", .kind = WeightKind::experts, .shape = {8, 128, 96}, .fallback = "", .fused = "",
                           .format = Format::mxfp4}),
             8 * 128 * 96 / 32 * 17);
 }
