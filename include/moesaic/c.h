@@ -27,11 +27,11 @@ typedef enum msc_status {
 
 typedef struct msc_engine_params {
   uint32_t struct_size;
-  int32_t threads;          /* 0: one per available core */
-  int64_t max_model_len;    /* 0: what the model allows, at most 8192 */
-  int64_t max_num_seqs;     /* sequences in flight */
-  const char* device;       /* "auto", "cpu", "ref" */
-  const char* precision;    /* "fast", "float32" */
+  int32_t threads;       /* 0: one per available core */
+  int64_t max_model_len; /* 0: what the model allows, at most 8192 */
+  int64_t max_num_seqs;  /* sequences in flight */
+  const char* device;    /* "auto", "cpu", "ref" */
+  const char* precision; /* "fast", "float32" */
 } msc_engine_params;
 
 typedef struct msc_request_params {
@@ -39,9 +39,9 @@ typedef struct msc_request_params {
   int32_t top_k;
   const int32_t* tokens; /* the prompt; or null, and then `prompt` is tokenized */
   size_t token_count;
-  const char* prompt;    /* UTF-8 */
+  const char* prompt;     /* UTF-8 */
   int64_t max_new_tokens; /* 0: up to the context length */
-  uint64_t seed;         /* used when has_seed is not 0 */
+  uint64_t seed;          /* used when has_seed is not 0 */
   float temperature, top_p, min_p;
   int32_t has_seed;
 } msc_request_params;
@@ -56,8 +56,8 @@ msc_status msc_engine_open(const char* model_dir, const msc_engine_params* param
 void msc_engine_close(msc_engine* engine);
 
 msc_status msc_submit(msc_engine* engine, const msc_request_params* params, msc_completion** completion);
-/* Waits for the next piece of text; `*text` (UTF-8, NUL-terminated, `*length` bytes) is valid until the next call on this
- * completion. MSC_END after the last; any other code when the completion failed. */
+/* Waits for the next piece of text; `*text` (UTF-8, NUL-terminated, `*length` bytes) is valid until the next call on
+ * this completion. MSC_END after the last; any other code when the completion failed. */
 msc_status msc_next(msc_completion* completion, const char** text, size_t* length);
 void msc_cancel(msc_completion* completion);
 /* Cancels it if it has not ended. */

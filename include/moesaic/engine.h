@@ -23,27 +23,27 @@
 namespace moesaic {
 
 struct EngineOptions {
-  std::string model = {};          // a directory in Hugging Face's layout, or a name in its local cache
-  std::string device = "auto";     // auto, cpu; ref is the float64 reference
-  std::string precision = "fast";  // fast: int8 inputs of MXFP4 experts; float32: exact
-  std::string kv_cache_dtype = "auto";  // f32 (auto) or bf16: half the memory, keys and values rounded
-  int threads = 0;                 // 0: one per available core
-  bool dummy_weights = false;      // random weights; only config.json is read
-  int64_t max_model_len = 0;       // longest sequence; 0: what the model allows, at most 8192
-  int64_t max_num_seqs = 16;       // sequences in flight; more wait
+  std::string model = {};                // a directory in Hugging Face's layout, or a name in its local cache
+  std::string device = "auto";           // auto, cpu; ref is the float64 reference
+  std::string precision = "fast";        // fast: int8 inputs of MXFP4 experts; float32: exact
+  std::string kv_cache_dtype = "auto";   // f32 (auto) or bf16: half the memory, keys and values rounded
+  int threads = 0;                       // 0: one per available core
+  bool dummy_weights = false;            // random weights; only config.json is read
+  int64_t max_model_len = 0;             // longest sequence; 0: what the model allows, at most 8192
+  int64_t max_num_seqs = 16;             // sequences in flight; more wait
   int64_t max_num_batched_tokens = 512;  // prompt tokens of one step
   int64_t max_queue = 1024;              // requests waiting; more are refused with resource_exhausted
-  int64_t kv_cache_tokens = 0;     // size of the key-value cache; 0: enough for max_num_seqs at max_model_len
-  bool progress = false;           // a progress bar on stderr while loading
+  int64_t kv_cache_tokens = 0;           // size of the key-value cache; 0: enough for max_num_seqs at max_model_len
+  bool progress = false;                 // a progress bar on stderr while loading
 };
 
 struct Request {
-  std::vector<int32_t> tokens = {};   // the prompt; at least one
+  std::vector<int32_t> tokens = {};  // the prompt; at least one
   // JPEG, PNG or WebP files, byte for byte. The prompt holds one image token (EngineInfo::image_token) for each, in
   // order; where it holds none, the images come first.
   std::vector<std::string> images = {};
   SamplingParams sampling = {};
-  int64_t max_new_tokens = 0;         // 0: up to the context length
+  int64_t max_new_tokens = 0;          // 0: up to the context length
   std::vector<std::string> stop = {};  // the text ends before the first of these
   std::vector<int32_t> stop_token_ids = {};
   bool ignore_eos = false;

@@ -1,4 +1,5 @@
-// Status and Result: how user input fails. Nothing throws for a bad request or parameter (docs/architecture.md, Errors).
+// Status and Result: how user input fails. Nothing throws for a bad request or parameter (docs/architecture.md,
+// Errors).
 #pragma once
 
 #include <optional>

@@ -8,7 +8,20 @@
 namespace moesaic {
 
 enum class DType : uint8_t {
-  none, boolean, u8, i8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64,
+  none,
+  boolean,
+  u8,
+  i8,
+  i16,
+  u16,
+  i32,
+  u32,
+  i64,
+  u64,
+  f16,
+  bf16,
+  f32,
+  f64,
   e4m3,  // FP8 E4M3FN, largest value 448
   e5m2,
   e8m0,  // a power-of-two scale
@@ -16,7 +29,9 @@ enum class DType : uint8_t {
 
 // Size of one element in bits; 0 for DType::none.
 int dtype_bits(DType dtype);
-inline int64_t dtype_bytes(DType dtype) { return dtype_bits(dtype) / 8; }
+inline int64_t dtype_bytes(DType dtype) {
+  return dtype_bits(dtype) / 8;
+}
 
 // Short name in printed graphs: "f32", "bf16", "e4m3".
 std::string_view dtype_name(DType dtype);

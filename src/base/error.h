@@ -40,10 +40,10 @@ template <typename... Args>
 
 }  // namespace moesaic
 
-#define CHECK(condition, ...)                                                                   \
-  do {                                                                                          \
-    if (!(condition)) [[unlikely]]                                                              \
-      ::moesaic::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__));   \
+#define CHECK(condition, ...)                                                                 \
+  do {                                                                                        \
+    if (!(condition)) [[unlikely]]                                                            \
+      ::moesaic::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)
 
 #ifdef NDEBUG

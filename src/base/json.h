@@ -14,8 +14,8 @@ using JsonObject = boost::json::object;
 using JsonArray = boost::json::array;
 
 struct JsonOptions {
-  bool python_constants = false;   // accept NaN, Infinity and -Infinity outside strings (some config.json files)
-  bool unique_keys = false;        // a repeated key in one object is an error (safetensors headers)
+  bool python_constants = false;  // accept NaN, Infinity and -Infinity outside strings (some config.json files)
+  bool unique_keys = false;       // a repeated key in one object is an error (safetensors headers)
   int max_depth = 64;
 };
 
@@ -31,16 +31,17 @@ double json_number(const JsonObject& object, std::string_view key, const std::st
 double json_number(const JsonObject& object, std::string_view key, const std::string& where, double fallback);
 bool json_bool(const JsonObject& object, std::string_view key, const std::string& where, bool fallback);
 std::string json_string(const JsonObject& object, std::string_view key, const std::string& where);
-std::string json_string(const JsonObject& object, std::string_view key, const std::string& where, std::string_view fallback);
+std::string json_string(const JsonObject& object, std::string_view key, const std::string& where,
+                        std::string_view fallback);
 // The value of `key`, or null when it is missing or JSON null.
 const Json* json_find(const JsonObject& object, std::string_view key);
 const JsonObject& json_object(const Json& value, const std::string& where);
 
 struct JsonFormat {
-  int indent = -1;             // -1: one line with ", " and ": " as Python's json.dumps
+  int indent = -1;  // -1: one line with ", " and ": " as Python's json.dumps
   bool ensure_ascii = false;
   bool sort_keys = false;
-  bool compact = false;        // "," and ":" without spaces (one-line form only)
+  bool compact = false;  // "," and ":" without spaces (one-line form only)
 };
 
 // Text as Python's json.dumps writes it: 2.5, 1e-06, 1e+16, NaN, "\u00e9" only with ensure_ascii.

@@ -1,5 +1,5 @@
-// Log lines on stderr: log_info("loaded {} tensors", n). Level from MOESAIC_LOG (debug, info, warn, error; default warn)
-// or set_log_level. The only global in the engine.
+// Log lines on stderr: log_info("loaded {} tensors", n). Level from MOESAIC_LOG (debug, info, warn, error; default
+// warn) or set_log_level. The only global in the engine.
 #pragma once
 
 #include <fmt/format.h>

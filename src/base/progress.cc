@@ -57,8 +57,9 @@ void Progress::draw() {
   const int64_t left = rate > 0 ? static_cast<int64_t>(static_cast<double>(total_ - done_) / rate) : 0;
   const auto human = unit_ == ProgressUnit::bytes ? human_bytes : human_count;
   const int filled = static_cast<int>(fraction * kWidth);
-  fmt::print(stderr, "\r\033[K{} [{}{}] {:3.0f}%  {}/s  {}:{:02} left", label_, std::string(static_cast<size_t>(filled), '#'),
-             std::string(static_cast<size_t>(kWidth - filled), '.'), fraction * 100, human(rate), left / 60, left % 60);
+  fmt::print(stderr, "\r\033[K{} [{}{}] {:3.0f}%  {}/s  {}:{:02} left", label_,
+             std::string(static_cast<size_t>(filled), '#'), std::string(static_cast<size_t>(kWidth - filled), '.'),
+             fraction * 100, human(rate), left / 60, left % 60);
   std::fflush(stderr);
 }
 

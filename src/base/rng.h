@@ -24,7 +24,9 @@ class Rng {
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
   // Uniform in [0, n), n > 0.
-  int64_t below(int64_t n) { return static_cast<int64_t>((static_cast<unsigned __int128>(bits()) * static_cast<uint64_t>(n)) >> 64); }
+  int64_t below(int64_t n) {
+    return static_cast<int64_t>((static_cast<unsigned __int128>(bits()) * static_cast<uint64_t>(n)) >> 64);
+  }
   // Standard normal (Box-Muller).
   double normal() { return std::sqrt(-2.0 * std::log(1.0 - uniform())) * std::cos(6.283185307179586 * uniform()); }
 

@@ -69,7 +69,7 @@ struct BenchOptions {
   std::vector<int64_t> prompt_lengths, batch_sizes, depths;
   int64_t generate = 32;
   int repetitions = 3;
-  std::string csv;  // appended to
+  std::string csv;       // appended to
   bool profile = false;  // time each kind of op
   bool json = false;
 };

@@ -143,8 +143,8 @@ std::vector<float> image_rows(LoadedModel& loaded, const std::string& reference)
   const int64_t width = 3 * loaded.model.vision->patch * loaded.model.vision->patch, merge = loaded.model.vision->merge;
   if (sides[1] < 1 || sides[2] < 1 || sides[1] % merge != 0 || sides[2] % merge != 0 ||
       pixels.shape.elements() != sides[1] * sides[2] * width)
-    fail_data(path.string(), "pixel_values are {}; the grid is {} x {} patches of {} values", to_string(pixels.shape), sides[1],
-              sides[2], width);
+    fail_data(path.string(), "pixel_values are {}; the grid is {} x {} patches of {} values", to_string(pixels.shape),
+              sides[1], sides[2], width);
   return loaded.vision->encode({{pixels.as<float>(), static_cast<size_t>(pixels.shape.elements())}, sides[1], sides[2]},
                                *loaded.device);
 }

@@ -116,10 +116,8 @@ int run_explain(const ExplainOptions& options) {
     return 0;
   }
   compile_into(e, bound.graph, to_compile);
-  if (options.json)
-    fmt::print("{}\n", write_json(explanation_json(e), {.indent = 2}));
-  else
-    print_explanation(e);
+  if (options.json) fmt::print("{}\n", write_json(explanation_json(e), {.indent = 2}));
+  else print_explanation(e);
   return 0;
 }
 

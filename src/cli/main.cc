@@ -88,9 +88,10 @@ void add_run(CLI::App& main, LoadFlags& load, RunOptions& o) {
   app.add_option("-f,--file", o.prompt_file, "Read the prompt from a file; - is standard input")->excludes(prompt);
   auto* as_chat =
       app.add_flag("--chat", o.chat, "Ask the prompt as a user's message, through the model's chat template");
-  app.add_option("--image", o.images,
-                 "JPEG, PNG or WebP file for a model that sees images; may be given several times. The prompt says where "
-                 "they go with the model's image token, or they come first")
+  app.add_option(
+         "--image", o.images,
+         "JPEG, PNG or WebP file for a model that sees images; may be given several times. The prompt says where "
+         "they go with the model's image token, or they come first")
       ->allow_extra_args(false);
   app.add_option("--system,--sys", o.system, "System message (with --chat)")->needs(as_chat);
   app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most; 0: up to the context's end")

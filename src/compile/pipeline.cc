@@ -21,7 +21,9 @@ WeightMap weight_map(const Graph& graph) {
   for (const WeightSpec& spec : graph.weights) {
     WeightSlot slot;
     slot.spec = spec;
-    slot.stored = spec.kind == WeightKind::vector ? graph.activation : spec.kind == WeightKind::table ? DType::i32 : spec.dtype;
+    slot.stored = spec.kind == WeightKind::vector  ? graph.activation
+                  : spec.kind == WeightKind::table ? DType::i32
+                                                   : spec.dtype;
     map.slots.push_back(std::move(slot));
   }
   return map;

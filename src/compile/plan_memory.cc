@@ -49,9 +49,8 @@ int64_t best_fit(const std::vector<const Allocation*>& taken, int64_t bytes) {
 int64_t place(std::vector<Allocation>& all) {
   std::vector<size_t> order(all.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return all[a].bytes != all[b].bytes ? all[a].bytes > all[b].bytes : a < b;
-  });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return all[a].bytes != all[b].bytes ? all[a].bytes > all[b].bytes : a < b; });
   int64_t total = 0;
   for (size_t done = 0; done < order.size(); ++done) {
     Allocation& now = all[order[done]];
@@ -75,7 +74,8 @@ void plan_memory(const Graph& graph, Lowered& lowered, const WeightMap& weights)
   const auto place_of = [&](Value value) -> Place {
     const int weight = graph.info(value).weight;
     if (weight >= 0) return {Region::weights, weights.slots[static_cast<size_t>(weight)].offset};
-    return {Region::activations, plan.allocations[static_cast<size_t>(allocation_of[static_cast<size_t>(value.id)])].offset};
+    return {Region::activations,
+            plan.allocations[static_cast<size_t>(allocation_of[static_cast<size_t>(value.id)])].offset};
   };
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     for (Value in : lowered.inputs[i]) plan.steps[i].inputs.push_back(place_of(in));

@@ -17,7 +17,7 @@ struct Engine::State {
   std::shared_ptr<TextFiles> text;
   std::optional<EngineTokenizer> tokenizer;
   EngineInfo info;
-  PatchOptions patches;  // of a model that sees images
+  PatchOptions patches;            // of a model that sees images
   std::optional<EngineLoop> loop;  // last: it stops before what it uses goes
 };
 
@@ -65,15 +65,18 @@ Status check_lengths(Request& request, int64_t limit) {
   const auto prompt = static_cast<int64_t>(request.tokens.size());
   if (prompt == 0) return invalid("tokens", "the prompt has no tokens; expected at least one");
   if (prompt >= limit)
-    return invalid("tokens", fmt::format("the prompt has {} tokens, and this model's maximum context length is {} tokens, "
-                                         "one of which must be left to generate; shorten the prompt", prompt, limit));
+    return invalid("tokens",
+                   fmt::format("the prompt has {} tokens, and this model's maximum context length is {} tokens, "
+                               "one of which must be left to generate; shorten the prompt",
+                               prompt, limit));
   if (request.max_new_tokens < 0)
     return invalid("max_new_tokens", fmt::format("max_new_tokens is {}; expected 1 or more", request.max_new_tokens));
   if (prompt + request.max_new_tokens > limit)
-    return invalid("max_new_tokens",
-                   fmt::format("this model's maximum context length is {} tokens, but {} were asked for: {} of the prompt "
-                               "and max_new_tokens = {}; lower one of them", limit, prompt + request.max_new_tokens,
-                               prompt, request.max_new_tokens));
+    return invalid(
+        "max_new_tokens",
+        fmt::format("this model's maximum context length is {} tokens, but {} were asked for: {} of the prompt "
+                    "and max_new_tokens = {}; lower one of them",
+                    limit, prompt + request.max_new_tokens, prompt, request.max_new_tokens));
   if (request.max_new_tokens == 0) request.max_new_tokens = limit - prompt;
   return {};
 }
@@ -125,8 +128,10 @@ Result<Completion> Engine::submit(Request request) {
   if (Status status = check_lengths(request, limit); !status.ok()) return status;
   const int64_t worst = static_cast<int64_t>(request.tokens.size()) + request.max_new_tokens;
   if (!state_->loop->can_ever_hold(worst))
-    return invalid("tokens", fmt::format("prompt and answer may take {} tokens, more than the whole key-value cache holds; "
-                                         "lower max_new_tokens or enlarge the cache", worst));
+    return invalid("tokens",
+                   fmt::format("prompt and answer may take {} tokens, more than the whole key-value cache holds; "
+                               "lower max_new_tokens or enlarge the cache",
+                               worst));
   auto stream = state_->loop->submit(std::move(request), std::move(images));
   if (!stream.ok()) return stream.status();
   return Completion(std::move(*stream));

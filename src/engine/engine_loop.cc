@@ -37,8 +37,9 @@ Result<std::shared_ptr<CompletionStream>> EngineLoop::submit(Request request, st
     const std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
     if (static_cast<int64_t>(waiting_.size()) >= max_queue_)
-      return Status(StatusCode::resource_exhausted,
-                    fmt::format("{} requests are waiting already, the most this engine queues; try again later", max_queue_));
+      return Status(
+          StatusCode::resource_exhausted,
+          fmt::format("{} requests are waiting already, the most this engine queues; try again later", max_queue_));
     waiting_.emplace_back(std::move(request), stream, tokenizer_, valid_vocab_);
     waiting_.back().images = std::move(images);
   }
@@ -130,7 +131,8 @@ void EngineLoop::prefill() {
   in_batch_.clear();
   for (Sequence& sequence : running_) {
     const int64_t budget = plan.limits.tokens - batch_.tokens();
-    if (sequence.decoding() || !sequence.images.empty() || budget == 0 || batch_.sequences() >= plan.limits.sequences) continue;
+    if (sequence.decoding() || !sequence.images.empty() || budget == 0 || batch_.sequences() >= plan.limits.sequences)
+      continue;
     const int64_t count = std::min(budget, sequence.pending());
     batch_.add({sequence.tokens.data() + sequence.cache.length, static_cast<size_t>(count)}, sequence.cache.length,
                sequence.cache.blocks, sequence.cache.slot, count == sequence.pending() ? 1 : 0,

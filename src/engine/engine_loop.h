@@ -53,8 +53,8 @@ class EngineLoop {
   CachePool pool_;
   Batch batch_;
   std::list<Sequence> running_;
-  std::vector<Sequence*> in_batch_;     // sequences of the current batch, in order
-  std::vector<SampledToken> sampled_;   // of those with logits
+  std::vector<Sequence*> in_batch_;    // sequences of the current batch, in order
+  std::vector<SampledToken> sampled_;  // of those with logits
 
   std::mutex mutex_;
   std::condition_variable work_;

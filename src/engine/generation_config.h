@@ -9,7 +9,7 @@
 namespace moesaic {
 
 struct GenerationConfig {
-  SamplingParams sampling;              // greedy where do_sample is false
+  SamplingParams sampling;  // greedy where do_sample is false
   std::vector<int32_t> eos_token_ids;
 };
 

@@ -38,7 +38,9 @@ bool Sequence::accept(const SampledToken& token, std::span<const int32_t> eos, F
   if (generated() == 0) first_token = Clock::now();
   tokens.push_back(token.id);
   sampler.append(token.id);
-  const auto among = [&](std::span<const int32_t> ids) { return std::find(ids.begin(), ids.end(), token.id) != ids.end(); };
+  const auto among = [&](std::span<const int32_t> ids) {
+    return std::find(ids.begin(), ids.end(), token.id) != ids.end();
+  };
   const bool stop_token = (!request.ignore_eos && among(eos)) || among(request.stop_token_ids);
   Chunk chunk;
   chunk.tokens.push_back(generated_token(token));
@@ -68,7 +70,8 @@ HarmonyParser::Delta Sequence::text_of(int32_t token, bool visible, bool ended) 
 
 void Sequence::finish(Status status, FinishReason reason) {
   const Clock::time_point now = Clock::now();
-  Usage usage{.prompt_tokens = prompt_tokens, .completion_tokens = generated(), .total_seconds = seconds(now - submitted)};
+  Usage usage{
+      .prompt_tokens = prompt_tokens, .completion_tokens = generated(), .total_seconds = seconds(now - submitted)};
   if (cache.slot >= 0 || generated() > 0) usage.queue_seconds = seconds(started - submitted);
   if (generated() > 0) usage.first_token_seconds = seconds(first_token - submitted);
   stream->finish(std::move(status), reason, usage);

@@ -31,7 +31,8 @@ LoadOptions forward_limits(LoadOptions options, int64_t sequences, int64_t token
 namespace {
 
 // Where each token's embedding comes from; empty without images.
-std::vector<std::vector<const float*>> place_rows(const Model& model, const std::vector<std::vector<int32_t>>& input_ids,
+std::vector<std::vector<const float*>> place_rows(const Model& model,
+                                                  const std::vector<std::vector<int32_t>>& input_ids,
                                                   std::span<const float> image_rows) {
   std::vector<std::vector<const float*>> places(input_ids.size());
   if (image_rows.empty()) return places;

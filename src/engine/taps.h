@@ -20,9 +20,9 @@ struct Forward {
   std::vector<std::pair<std::string, Tap>> ops;    // every op's first output by label, when asked for
 };
 
-// Runs `input_ids` [B, T] as B sequences in one prefill step, every row with logits. The model must have been loaded with
-// limits that allow it (tokens and rows B * T, sequences B).
-// `image_rows` [*, hidden] replace, in order, the embeddings of the model's image tokens; there must be as many.
+// Runs `input_ids` [B, T] as B sequences in one prefill step, every row with logits. The model must have been loaded
+// with limits that allow it (tokens and rows B * T, sequences B). `image_rows` [*, hidden] replace, in order, the
+// embeddings of the model's image tokens; there must be as many.
 Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op = false,
                 std::span<const float> image_rows = {});
 

@@ -10,11 +10,11 @@
 namespace moesaic {
 
 struct TextFiles {
-  std::unique_ptr<Tokenizer> tokenizer;       // null: the directory has no tokenizer.json
+  std::unique_ptr<Tokenizer> tokenizer;  // null: the directory has no tokenizer.json
   std::optional<ChatTemplate> chat_template;
   std::string template_error;  // why there is no chat template although the directory has one
 
-  std::string directory;       // for messages
+  std::string directory;  // for messages
 
   // Throws Error for a broken tokenizer. A broken template matters only to chats: plain prompts still work.
   static TextFiles load(const std::filesystem::path& directory);

@@ -57,9 +57,10 @@ Value Builder::rope(Value x, Value table, int64_t heads, int64_t head_dim, RopeO
 
 Value Builder::layer_norm(Value x, const std::string& name, double eps) {
   const int64_t hidden = graph_.type(x).dim(-1).factor;
-  return op(Op::layer_norm,
-            {x, weight(name + ".weight", WeightKind::vector, {hidden}), weight(name + ".bias", WeightKind::vector, {hidden})},
-            {{Attr::eps, eps}}, name);
+  return op(
+      Op::layer_norm,
+      {x, weight(name + ".weight", WeightKind::vector, {hidden}), weight(name + ".bias", WeightKind::vector, {hidden})},
+      {{Attr::eps, eps}}, name);
 }
 
 Value Builder::slice(Value x, int64_t begin, int64_t count, int64_t heads) {
@@ -79,15 +80,18 @@ Value Builder::mla(Value q, Value latent, Value k_pe, const MlaShape& s, std::op
   std::vector<Value> inputs = {q, latent, k_pe,
                                weight("kv_b_proj.weight", WeightKind::matrix, {s.heads * (s.nope_dim + s.v_dim), L})};
   if (positions) inputs.push_back(*positions);
-  const Attrs attrs{{Attr::heads, static_cast<double>(s.heads)},       {Attr::nope_dim, static_cast<double>(s.nope_dim)},
-                    {Attr::rope_dim, static_cast<double>(s.rope_dim)}, {Attr::v_dim, static_cast<double>(s.v_dim)},
-                    {Attr::scale, s.scale},                            {Attr::cache, static_cast<double>(graph_.caches.size() - 1)}};
+  const Attrs attrs{{Attr::heads, static_cast<double>(s.heads)},
+                    {Attr::nope_dim, static_cast<double>(s.nope_dim)},
+                    {Attr::rope_dim, static_cast<double>(s.rope_dim)},
+                    {Attr::v_dim, static_cast<double>(s.v_dim)},
+                    {Attr::scale, s.scale},
+                    {Attr::cache, static_cast<double>(graph_.caches.size() - 1)}};
   return op(Op::mla, std::move(inputs), attrs, "mla");
 }
 
 Value Builder::index_topk(Value q, Value k, Value weights, const IndexShape& s) {
-  graph_.caches.push_back(
-      {scope_, s.hash_bits > 0 ? hash_cache(s.hash_bits) : index_cache(s.head_dim, dtype_bytes(options_.cache), s.ratio)});
+  graph_.caches.push_back({scope_, s.hash_bits > 0 ? hash_cache(s.hash_bits)
+                                                   : index_cache(s.head_dim, dtype_bytes(options_.cache), s.ratio)});
   Attrs attrs{{Attr::heads, static_cast<double>(s.heads)},
               {Attr::head_dim, static_cast<double>(s.head_dim)},
               {Attr::top_k, static_cast<double>(s.top_k)},
@@ -103,10 +107,10 @@ Value Builder::gqa(Value q, Value k, Value v, const GqaShape& s) {
   graph_.caches.push_back({scope_, s.window > 0 ? window_cache(full, s.window) : full});
   std::vector<Value> inputs = {q, k, v};
   if (s.sinks) inputs.push_back(weight("sinks", WeightKind::vector, {s.heads}));
-  const Attrs attrs{{Attr::heads, static_cast<double>(s.heads)},     {Attr::kv_heads, static_cast<double>(s.kv_heads)},
-                    {Attr::head_dim, static_cast<double>(s.head_dim)}, {Attr::scale, s.scale},
-                    {Attr::window, static_cast<double>(s.window)},
-                    {Attr::cache, static_cast<double>(graph_.caches.size() - 1)}};
+  const Attrs attrs{
+      {Attr::heads, static_cast<double>(s.heads)},       {Attr::kv_heads, static_cast<double>(s.kv_heads)},
+      {Attr::head_dim, static_cast<double>(s.head_dim)}, {Attr::scale, s.scale},
+      {Attr::window, static_cast<double>(s.window)},     {Attr::cache, static_cast<double>(graph_.caches.size() - 1)}};
   return op(Op::gqa, std::move(inputs), attrs, "gqa");
 }
 
@@ -157,7 +161,8 @@ Routed Builder::route(Value x, const std::string& name, const RouteShape& s) {
 }
 
 Routed Builder::route_by_token(Value x, const std::string& name, const RouteShape& s, int64_t vocab) {
-  return route_op(linear(x, name, s.experts), {weight(name + ".tid2eid", WeightKind::table, {vocab, s.top_k})}, name, s);
+  return route_op(linear(x, name, s.experts), {weight(name + ".tid2eid", WeightKind::table, {vocab, s.top_k})}, name,
+                  s);
 }
 
 Value Builder::expert_weight(const ExpertNames& names, int64_t experts, int64_t rows, int64_t columns) {
@@ -175,12 +180,15 @@ Value Builder::expert_weight(const ExpertNames& names, int64_t experts, int64_t 
 Value Builder::experts(Value z, const Routed& routed, int64_t count, int64_t I, const GluShape& glu_shape,
                        const ExpertNames& gate, const ExpertNames& up, const ExpertNames& down) {
   const int64_t H = graph_.type(z).dim(1).factor;
-  const Node* table = graph_.add(Op::dispatch, {routed.ids}, {{Attr::experts, static_cast<double>(count)}}, label("experts.dispatch"));
-  const auto product = [&](Value x, const ExpertNames& names, int64_t rows, int64_t columns, double gather, const char* name) {
+  const Node* table =
+      graph_.add(Op::dispatch, {routed.ids}, {{Attr::experts, static_cast<double>(count)}}, label("experts.dispatch"));
+  const auto product = [&](Value x, const ExpertNames& names, int64_t rows, int64_t columns, double gather,
+                           const char* name) {
     return op(Op::expert_linear, {x, table->outputs[0], table->outputs[1], expert_weight(names, count, rows, columns)},
               {{Attr::gather, gather}}, name);
   };
-  const Value h = glu(product(z, gate, I, H, 1, "experts.gate_proj"), product(z, up, I, H, 1, "experts.up_proj"), glu_shape);
+  const Value h =
+      glu(product(z, gate, I, H, 1, "experts.gate_proj"), product(z, up, I, H, 1, "experts.up_proj"), glu_shape);
   return op(Op::combine, {product(h, down, H, I, 0, "experts.down_proj"), table->outputs[2], routed.weights}, {},
             "experts.combine");
 }
@@ -244,7 +252,8 @@ StreamMix Builder::hc_pre(Value streams, const std::string& name, const StreamSh
                     {Attr::eps, s.eps},
                     {Attr::hc_eps, s.hc_eps},
                     {Attr::iterations, static_cast<double>(s.iterations)}};
-  const Value mixed = op(Op::linear, {streams, weight(name + "_fn", WeightKind::matrix, {mix, width(streams)})}, {}, name + "_fn");
+  const Value mixed =
+      op(Op::linear, {streams, weight(name + "_fn", WeightKind::matrix, {mix, width(streams)})}, {}, name + "_fn");
   const std::vector<Value> inputs = {streams, mixed, weight(name + "_base", WeightKind::vector, {mix}),
                                      weight(name + "_scale", WeightKind::vector, {3})};
   const Node* node = graph_.add(Op::hc_pre, inputs, attrs, label(name));
@@ -252,12 +261,14 @@ StreamMix Builder::hc_pre(Value streams, const std::string& name, const StreamSh
 }
 
 Value Builder::hc_post(Value y, Value streams, const StreamMix& mix) {
-  return op(Op::hc_post, {y, streams, mix.post, mix.comb}, {{Attr::streams, static_cast<double>(width(mix.post))}}, "hc_post");
+  return op(Op::hc_post, {y, streams, mix.post, mix.comb}, {{Attr::streams, static_cast<double>(width(mix.post))}},
+            "hc_post");
 }
 
 Value Builder::hc_head(Value streams, const std::string& name, const StreamShape& s) {
   const Attrs attrs{{Attr::streams, static_cast<double>(s.count)}, {Attr::eps, s.eps}, {Attr::hc_eps, s.hc_eps}};
-  const Value mixed = op(Op::linear, {streams, weight(name + "_fn", WeightKind::matrix, {s.count, width(streams)})}, {}, name + "_fn");
+  const Value mixed =
+      op(Op::linear, {streams, weight(name + "_fn", WeightKind::matrix, {s.count, width(streams)})}, {}, name + "_fn");
   return op(Op::hc_head,
             {streams, mixed, weight(name + "_base", WeightKind::vector, {s.count}),
              weight(name + "_scale", WeightKind::vector, {1})},
@@ -272,8 +283,8 @@ Value Builder::compress(Value kv, Value gate, int64_t ratio, bool overlap) {
   return op(Op::compress, {kv, gate, weight("ape", WeightKind::vector, {ratio, width(kv)})}, attrs, "compress");
 }
 
-Value Builder::entry_attend(Value q, Value kv, const std::string& sinks_name, const EntryShape& s, std::optional<Value> entries,
-                            std::optional<Value> positions) {
+Value Builder::entry_attend(Value q, Value kv, const std::string& sinks_name, const EntryShape& s,
+                            std::optional<Value> entries, std::optional<Value> positions) {
   graph_.caches.push_back({scope_, entry_cache(s.head_dim, s.window, s.ratio, dtype_bytes(options_.cache))});
   Attrs attrs{{Attr::heads, static_cast<double>(s.heads)},
               {Attr::head_dim, static_cast<double>(s.head_dim)},
@@ -306,7 +317,8 @@ Value Builder::grid_embed(const std::string& name, int64_t rows, int64_t columns
 }
 
 Value Builder::grid_rope_table(double theta, int64_t head_dim) {
-  return op(Op::grid_rope_table, {}, {{Attr::theta, theta}, {Attr::head_dim, static_cast<double>(head_dim)}}, "grid_rope_table");
+  return op(Op::grid_rope_table, {}, {{Attr::theta, theta}, {Attr::head_dim, static_cast<double>(head_dim)}},
+            "grid_rope_table");
 }
 
 Value Builder::full_attention(Value q, Value k, Value v, int64_t heads, double scale) {

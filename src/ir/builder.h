@@ -25,8 +25,8 @@ struct LinearOptions {
 struct GqaShape {
   int64_t heads, kv_heads, head_dim;
   double scale;
-  int64_t window = 0;   // keys visible to a query, itself included; 0 means all
-  bool sinks = false;   // weight `sinks` [heads]: one more logit per head that carries no value
+  int64_t window = 0;  // keys visible to a query, itself included; 0 means all
+  bool sinks = false;  // weight `sinks` [heads]: one more logit per head that carries no value
 };
 
 // Which part of a head rope turns.
@@ -51,7 +51,7 @@ struct IndexShape {
 // Residual streams side by side, [T, count * H].
 struct StreamShape {
   int64_t count;
-  double eps, hc_eps;      // of the root mean square; of the sums of Sinkhorn-Knopp
+  double eps, hc_eps;  // of the root mean square; of the sums of Sinkhorn-Knopp
   int64_t iterations = 0;
 };
 // What a sublayer reads, [T, H], and how its output goes back into the streams.
@@ -79,9 +79,9 @@ struct MoeShape {
 struct RouteShape {
   int64_t experts, top_k;
   Scoring scoring;
-  bool bias = false;              // weight `<name>.e_score_correction_bias`, added for the choice alone
+  bool bias = false;  // weight `<name>.e_score_correction_bias`, added for the choice alone
   int64_t groups = 1, top_groups = 1;
-  bool normalize = true;          // weights of the chosen sum to 1 before routed_scale
+  bool normalize = true;  // weights of the chosen sum to 1 before routed_scale
   double routed_scale = 1;
 };
 // Weights [T,k] and ids [T,k] of the chosen experts.
@@ -92,12 +92,12 @@ struct Routed {
 // Gate and up projections, elementwise.
 struct GluShape {
   Activation activation = Activation::silu;
-  double limit = 0;  // silu: 0 means no clamp
+  double limit = 0;                  // silu: 0 means no clamp
   double beta = 0, linear_beta = 0;  // situ
 };
 
-// Names of one projection of all experts: a tensor each, with "{}" for the number, perhaps under another spelling, or one
-// tensor of which it is a part.
+// Names of one projection of all experts: a tensor each, with "{}" for the number, perhaps under another spelling, or
+// one tensor of which it is a part.
 struct ExpertNames {
   std::string each, other = {}, fused = {};
   int part = 0, parts = 1;
@@ -124,8 +124,8 @@ class Builder {
   [[nodiscard]] Scope scope(const std::string& name);
   [[nodiscard]] Scope scope(const std::string& name, int64_t index);
 
-  Value embed(const std::string& name, int64_t vocab, int64_t hidden);            // [T, hidden]
-  Value rms_norm(Value x, const std::string& name, double eps);                   // like x
+  Value embed(const std::string& name, int64_t vocab, int64_t hidden);  // [T, hidden]
+  Value rms_norm(Value x, const std::string& name, double eps);         // like x
   // Each of `heads` heads on its own: one weight [D] for all, or none where `name` is empty.
   Value head_norm(Value x, const std::string& name, int64_t heads, double eps);
   Value linear(Value x, const std::string& name, int64_t out, LinearOptions options = {});
@@ -148,17 +148,17 @@ class Builder {
   // As route(), with ids from `<name>.tid2eid` [vocab, k] by token (hash routing).
   Routed route_by_token(Value x, const std::string& name, const RouteShape& shape, int64_t vocab);
   // down(glu(gate z, up z)) of every chosen expert, weighted and summed: [T, H] like z.
-  Value experts(Value z, const Routed& routed, int64_t count, int64_t intermediate, const GluShape& glu, const ExpertNames& gate,
-                const ExpertNames& up, const ExpertNames& down);
+  Value experts(Value z, const Routed& routed, int64_t count, int64_t intermediate, const GluShape& glu,
+                const ExpertNames& gate, const ExpertNames& up, const ExpertNames& down);
   Value moe(Value x, const MoeShape& shape);  // weights router, experts.gate_up_proj, experts.down_proj and biases
   // silu of a causal convolution over time, by channel; weight `name`.weight [C, 1, width], last tap the token itself.
   Value short_conv(Value x, const std::string& name, int64_t width);
   // Log decays from z [T, heads * D]; weights A_log [heads], which may come padded, and dt_bias [heads * D].
-  Value kda_gate(Value z, int64_t heads, std::optional<double> lower_bound = {});  // like z
-  Value kda(Value q, Value k, Value v, Value decay, Value b, const KdaShape& shape);  // [T, heads * v_dim]
+  Value kda_gate(Value z, int64_t heads, std::optional<double> lower_bound = {});                 // like z
+  Value kda(Value q, Value k, Value v, Value decay, Value b, const KdaShape& shape);              // [T, heads * v_dim]
   Value gated_rms_norm(Value x, const std::string& name, Value gate, int64_t heads, double eps);  // like x, by head
-  // Hyper-connections: n copies of x; the mix before a sublayer, weights <name>_fn, _base and _scale; the streams after it;
-  // their final collapse.
+  // Hyper-connections: n copies of x; the mix before a sublayer, weights <name>_fn, _base and _scale; the streams after
+  // it; their final collapse.
   Value hc_expand(Value x, int64_t streams);
   StreamMix hc_pre(Value streams, const std::string& name, const StreamShape& shape);
   Value hc_post(Value y, Value streams, const StreamMix& mix);
@@ -166,17 +166,17 @@ class Builder {
   // Pooled windows of `ratio` tokens [T, D], see the op table; weight `ape` [ratio, c * D].
   Value compress(Value kv, Value gate, int64_t ratio, bool overlap);
   // Weight `sinks_name` [heads]. `entries` none: the window alone; `positions` none: all entries.
-  Value entry_attend(Value q, Value kv, const std::string& sinks_name, const EntryShape& shape, std::optional<Value> entries = {},
-                     std::optional<Value> positions = {});
+  Value entry_attend(Value q, Value kv, const std::string& sinks_name, const EntryShape& shape,
+                     std::optional<Value> entries = {}, std::optional<Value> positions = {});
   Value grouped_linear(Value x, const std::string& name, int64_t out, int64_t groups);  // [T, out]
-  Value last_token(Value x);                                                      // [S, hidden]
+  Value last_token(Value x);                                                            // [S, hidden]
   // Vision towers: see the op table for all of these.
-  Value patches(int64_t width);                                                   // [T, width]
+  Value patches(int64_t width);                                                                          // [T, width]
   Value grid_embed(const std::string& name, int64_t rows, int64_t columns, int64_t hidden, bool cubic);  // [T, hidden]
-  Value grid_rope_table(double theta, int64_t head_dim);                          // [T, head_dim/2, 2]
-  Value full_attention(Value q, Value k, Value v, int64_t heads, double scale);   // like q
-  Value gelu(Value x, bool approximate);                                          // like x
-  Value merge_patches(Value x, int64_t side);                                     // [S, side * side * H]
+  Value grid_rope_table(double theta, int64_t head_dim);                         // [T, head_dim/2, 2]
+  Value full_attention(Value q, Value k, Value v, int64_t heads, double scale);  // like q
+  Value gelu(Value x, bool approximate);                                         // like x
+  Value merge_patches(Value x, int64_t side);                                    // [S, side * side * H]
   int64_t width(Value x) const { return graph_.type(x).dim(-1).factor; }
   // Names a value for `moesaic diff`: "hidden.3".
   void name(Value value, const std::string& name) { graph_.info(value).name = name; }

@@ -65,7 +65,8 @@ constexpr CacheSpec compress_cache(int64_t ratio, int64_t width, bool overlap, i
 }
 // The last `window` keys of head_dim elements, and compressed entries (ratio 0: none), see entry_attend.
 constexpr CacheSpec entry_cache(int64_t head_dim, int64_t window, int64_t ratio, int64_t element_bytes) {
-  return {ratio > 0 ? head_dim * element_bytes : 0, ratio > 0 ? static_cast<int>(ratio) : 1, window * head_dim * element_bytes};
+  return {ratio > 0 ? head_dim * element_bytes : 0, ratio > 0 ? static_cast<int>(ratio) : 1,
+          window * head_dim * element_bytes};
 }
 
 // A layer's cache as the graph declares it.

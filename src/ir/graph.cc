@@ -139,7 +139,8 @@ void verify_node(const Graph& graph, const Node& node, std::vector<bool>& made) 
   if (static_cast<int>(node.outputs.size()) != row.outputs) fail("wrong number of outputs");
   for (Attr attr : row.attrs)
     if (!node.attrs.has(attr)) fail(fmt::format("attribute {} is missing", attr_name(attr)));
-  if (row.has_cache && static_cast<size_t>(node.attrs.integer(Attr::cache)) >= graph.caches.size()) fail("unknown cache");
+  if (row.has_cache && static_cast<size_t>(node.attrs.integer(Attr::cache)) >= graph.caches.size())
+    fail("unknown cache");
   std::vector<ValueType> types;
   for (Value in : node.inputs) {
     if (in.id < 0 || !made[static_cast<size_t>(in.id)]) fail(fmt::format("%{} is read before it is made", in.id));
@@ -154,7 +155,8 @@ void verify_node(const Graph& graph, const Node& node, std::vector<bool>& made) 
   for (size_t i = 0; i < expected.size(); ++i) {
     const Value out = node.outputs[i];
     if (made[static_cast<size_t>(out.id)]) fail(fmt::format("%{} is made twice", out.id));
-    if (graph.type(out) != expected[i]) fail("output type " + to_string(graph.type(out)) + " is not " + to_string(expected[i]));
+    if (graph.type(out) != expected[i])
+      fail("output type " + to_string(graph.type(out)) + " is not " + to_string(expected[i]));
     made[static_cast<size_t>(out.id)] = true;
   }
 }

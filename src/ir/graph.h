@@ -1,4 +1,5 @@
-// Graph: ops on values, in execution order. A model file builds one (ir/builder.h), passes rewrite it, compile() lowers it.
+// Graph: ops on values, in execution order. A model file builds one (ir/builder.h), passes rewrite it, compile() lowers
+// it.
 #pragma once
 
 #include <memory>
@@ -30,7 +31,7 @@ class Graph {
  public:
   struct ValueInfo {
     ValueType type;
-    std::string name;   // "hidden.3": compared by `moesaic diff`; empty for most
+    std::string name;     // "hidden.3": compared by `moesaic diff`; empty for most
     Node* def = nullptr;  // null for a weight
     int weight = -1;      // index into weights
   };
@@ -40,8 +41,8 @@ class Graph {
   Graph& operator=(Graph&&) = default;
   Graph clone() const;
 
-  std::string family;                     // "gpt_oss"
-  DType activation = DType::f32;          // type of activations: f64 on the reference backend
+  std::string family;             // "gpt_oss"
+  DType activation = DType::f32;  // type of activations: f64 on the reference backend
   std::vector<WeightSpec> weights;
   std::vector<CacheDecl> caches;
   std::vector<std::pair<std::string, Value>> outputs;  // "logits"

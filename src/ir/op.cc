@@ -6,13 +6,50 @@ namespace moesaic {
 namespace {
 
 constexpr std::string_view kAttrNames[] = {
-    "eps",   "heads",  "kv_heads",  "head_dim",  "scale",              "window",   "cache",
-    "experts", "top_k",  "limit",     "alpha",     "gather",             "theta",    "factor",
-    "beta_fast", "beta_slow", "original_positions", "truncate", "attention_factor",
-    "begin", "count", "interleaved", "inverse", "activation", "beta", "linear_beta", "nope_dim", "rope_dim", "v_dim",
-    "lower_bound", "scoring", "groups", "top_groups", "normalize", "routed_scale", "hash_bits",
-    "streams", "iterations", "hc_eps", "ratio", "overlap",
-    "cubic", "approximate", "merge",
+    "eps",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "scale",
+    "window",
+    "cache",
+    "experts",
+    "top_k",
+    "limit",
+    "alpha",
+    "gather",
+    "theta",
+    "factor",
+    "beta_fast",
+    "beta_slow",
+    "original_positions",
+    "truncate",
+    "attention_factor",
+    "begin",
+    "count",
+    "interleaved",
+    "inverse",
+    "activation",
+    "beta",
+    "linear_beta",
+    "nope_dim",
+    "rope_dim",
+    "v_dim",
+    "lower_bound",
+    "scoring",
+    "groups",
+    "top_groups",
+    "normalize",
+    "routed_scale",
+    "hash_bits",
+    "streams",
+    "iterations",
+    "hc_eps",
+    "ratio",
+    "overlap",
+    "cubic",
+    "approximate",
+    "merge",
 };
 static_assert(std::size(kAttrNames) == kAttrCount);
 
@@ -121,8 +158,9 @@ Types mla(const OpTypes& t) {
   const MlaDims d(t, t.inputs[1].dim(1).factor);
   expect_kv_b(t, t.inputs[3], d);
   expect_positions(t, 4);
-  expect(t.inputs[0].dim(1) == Dim(d.heads * (t.attrs.integer(Attr::nope_dim) + d.rope)) && t.inputs[2].dim(1) == Dim(d.rope), t,
-         "q[T,heads*(nope+rope)], latent[T,L], k_pe[T,rope]");
+  expect(t.inputs[0].dim(1) == Dim(d.heads * (t.attrs.integer(Attr::nope_dim) + d.rope)) &&
+             t.inputs[2].dim(1) == Dim(d.rope),
+         t, "q[T,heads*(nope+rope)], latent[T,L], k_pe[T,rope]");
   return {with_last(t.inputs[0], d.heads * t.attrs.integer(Attr::v_dim), t.activation)};
 }
 
@@ -150,8 +188,8 @@ Types mla_up(const OpTypes& t) {
 
 Types index_topk(const OpTypes& t) {
   const int64_t heads = t.attrs.integer(Attr::heads), dim = t.attrs.integer(Attr::head_dim);
-  expect(t.inputs[0].dim(1) == Dim(heads * dim) && t.inputs[1].dim(1) == Dim(dim) && t.inputs[2].dim(1) == Dim(heads), t,
-         "q[T,heads*D], k[T,D], w[T,heads]");
+  expect(t.inputs[0].dim(1) == Dim(heads * dim) && t.inputs[1].dim(1) == Dim(dim) && t.inputs[2].dim(1) == Dim(heads),
+         t, "q[T,heads*D], k[T,D], w[T,heads]");
   return {{DType::i32, {Symbol::T, t.attrs.integer(Attr::top_k)}}};
 }
 
@@ -166,7 +204,8 @@ Types kda_gate(const OpTypes& t) {
   int64_t biases = 1, rates = 1;
   for (Dim d : t.inputs[1].dims) rates *= d.factor;
   for (Dim d : t.inputs[2].dims) biases *= d.factor;
-  expect(width % heads == 0 && rates >= heads && biases == width, t, "z[T,heads*D], A_log[heads or more], dt_bias[heads*D]");
+  expect(width % heads == 0 && rates >= heads && biases == width, t,
+         "z[T,heads*D], A_log[heads or more], dt_bias[heads*D]");
   return {t.inputs[0]};
 }
 
@@ -272,8 +311,9 @@ Types hc_pre(const OpTypes& t) {
 
 Types hc_post(const OpTypes& t) {
   const int64_t n = t.attrs.integer(Attr::streams);
-  expect(t.inputs[1].dim(-1) == t.inputs[0].dim(-1) * n && t.inputs[2].dim(-1) == Dim(n) && t.inputs[3].dim(-1) == Dim(n * n), t,
-         "y[T,H], X[T,n*H], post[T,n], comb[T,n*n]");
+  expect(t.inputs[1].dim(-1) == t.inputs[0].dim(-1) * n && t.inputs[2].dim(-1) == Dim(n) &&
+             t.inputs[3].dim(-1) == Dim(n * n),
+         t, "y[T,H], X[T,n*H], post[T,n], comb[T,n*n]");
   return {t.inputs[1]};
 }
 
@@ -306,7 +346,8 @@ Types entry_attend(const OpTypes& t) {
 Types grouped_linear(const OpTypes& t) {
   const int64_t groups = t.attrs.integer(Attr::groups);
   const ValueType &x = t.inputs[0], &w = t.inputs[1];
-  expect(w.rank() == 2 && x.dim(-1) == w.dim(1) * groups && w.dim(0).factor % groups == 0, t, "x[T,G*K], weight[G*N,K]");
+  expect(w.rank() == 2 && x.dim(-1) == w.dim(1) * groups && w.dim(0).factor % groups == 0, t,
+         "x[T,G*K], weight[G*N,K]");
   return {with_last(x, w.dim(0), t.activation)};
 }
 
@@ -325,7 +366,8 @@ Types grid_rope_table(const OpTypes& t) {
 
 Types full_attention(const OpTypes& t) {
   const Dim width = t.attrs.integer(Attr::heads) * t.attrs.integer(Attr::head_dim);
-  expect(t.inputs[0].dim(-1) == width && t.inputs[1] == t.inputs[0] && t.inputs[2] == t.inputs[0], t, "q, k, v[T,heads*D]");
+  expect(t.inputs[0].dim(-1) == width && t.inputs[1] == t.inputs[0] && t.inputs[2] == t.inputs[0], t,
+         "q, k, v[T,heads*D]");
   return {t.inputs[0]};
 }
 

@@ -17,24 +17,27 @@
 //                                                                                           interleaved, inverse
 //   gqa            q[T,Hq*D], k[T,Hkv*D], v (, sinks[Hq])      o[T,Hq*D]                    heads, kv_heads, head_dim,
 //                                                                                           scale, window, cache
-//   moe            x[T,H], router, its bias, gate_up, bias,    y[T,H]                       experts, top_k, limit, alpha
+//   moe            x[T,H], router, its bias, gate_up, bias,    y[T,H]                       experts, top_k, limit,
+//   alpha
 //                  down, bias
-//   mla            q[T,heads*(nope+rope)], latent[T,L],        o[T,heads*v]                 heads, nope_dim, rope_dim, v_dim,
+//   mla            q[T,heads*(nope+rope)], latent[T,L],        o[T,heads*v]                 heads, nope_dim, rope_dim,
+//   v_dim,
 //                  k_pe[T,rope], kv_b[heads*(nope+v),L]                                     scale, cache
 //                  (, positions i32[T,n])
-//   mla_absorb     q, kv_b                                     q[T,heads*(L+rope)]          heads, nope_dim, rope_dim, v_dim
-//   mla_attend     q, latent, k_pe (, positions)               o[T,heads*L]                 heads, rope_dim, scale, cache
-//   mla_up         o[T,heads*L], kv_b                          o[T,heads*v]                 heads, nope_dim, v_dim
-//   index_topk     q[T,heads*D], k[T,D], w[T,heads]            positions i32[T,top_k]       heads, head_dim, top_k,
+//   mla_absorb     q, kv_b                                     q[T,heads*(L+rope)]          heads, nope_dim, rope_dim,
+//   v_dim mla_attend     q, latent, k_pe (, positions)               o[T,heads*L]                 heads, rope_dim,
+//   scale, cache mla_up         o[T,heads*L], kv_b                          o[T,heads*v]                 heads,
+//   nope_dim, v_dim index_topk     q[T,heads*D], k[T,D], w[T,heads]            positions i32[T,top_k]       heads,
+//   head_dim, top_k,
 //                                                                                           scale, cache (, hash_bits)
 //   short_conv     x[T,C], weight[C,1,W]                       silu(conv)[T,C]              cache
 //   kda_gate       z[T,heads*D], A_log, dt_bias[heads*D]       log decay[T,heads*D]         heads (, lower_bound)
-//   kda            q, k[T,heads*D], v[T,heads*V], g, b[T,heads]  o[T,heads*V]               heads, head_dim, v_dim, cache
-//   attn_res       prefix[T,H], norm[H], proj[1,H], block...   mix[T,H]                     eps
-//   route          logits[T,E] (, bias[E], or table[V,k])      weights[T,k], ids i32[T,k]   top_k (, scoring, groups,
+//   kda            q, k[T,heads*D], v[T,heads*V], g, b[T,heads]  o[T,heads*V]               heads, head_dim, v_dim,
+//   cache attn_res       prefix[T,H], norm[H], proj[1,H], block...   mix[T,H]                     eps route logits[T,E]
+//   (, bias[E], or table[V,k])      weights[T,k], ids i32[T,k]   top_k (, scoring, groups,
 //                                                                                           top_groups, normalize,
 //                                                                                           routed_scale)
-//   dispatch       ids[T,k]                                    rows i32[T*k], offsets i32[E+1], places i32[T*k]  experts
+//   dispatch       ids[T,k]                                    rows i32[T*k], offsets i32[E+1], places i32[T*k] experts
 //   expert_linear  x, rows, offsets, weight[E,N,K], bias[E,N]  y[T*k,N]                     gather
 //   expert_swiglu  as expert_linear                            y[T*k,N/2]                   gather, limit, alpha
 //   clamped_swiglu h[*,2I] (gate and up interleaved)           y[*,I]                       limit, alpha
@@ -66,11 +69,12 @@
 // With hash_bits it caches a key as signs of that many random projections (a multiple of 64) and its length, and takes
 // |q| |k| cos(pi * differing signs / hash_bits) for q . k: an approximation that reads a fraction of the bytes.
 //
-// hc_*: manifold-constrained hyper-connections, n residual streams side by side (DeepSeek-V4). `mix` is a linear of X that
-// hc_pre and hc_head divide by the root mean square of X. compress pools the `ratio` tokens of each window, and with
-// `overlap` (c = 2, else 1) those of the window before, into one entry: row t holds the entry of the window that token t
-// closes, or zeros where it closes none. rope_table and index_topk take `ratio` too: angles of the window's first token,
-// and keys that are entries. entry_attend sees the last `window` tokens and all entries closed so far, or those chosen.
+// hc_*: manifold-constrained hyper-connections, n residual streams side by side (DeepSeek-V4). `mix` is a linear of X
+// that hc_pre and hc_head divide by the root mean square of X. compress pools the `ratio` tokens of each window, and
+// with `overlap` (c = 2, else 1) those of the window before, into one entry: row t holds the entry of the window that
+// token t closes, or zeros where it closes none. rope_table and index_topk take `ratio` too: angles of the window's
+// first token, and keys that are entries. entry_attend sees the last `window` tokens and all entries closed so far, or
+// those chosen.
 //
 // The last six see one image: token t is the patch in row t / columns and column t % columns of its grid. grid_embed
 // stretches the table to the grid (bicubic with a = -0.75, or bilinear; half-pixel centres, edges repeated).
@@ -93,21 +97,97 @@
 namespace moesaic {
 
 enum class Op : uint8_t {
-  embed, rms_norm, add, add_rms_norm, linear, rope_table, rope, gqa, moe, route, dispatch, expert_linear, expert_swiglu,
-  clamped_swiglu, combine, last_token, layer_norm, gated_rms_norm, slice, glu, sigmoid_gate, mla, mla_absorb, mla_attend,
-  mla_up, index_topk, short_conv, kda_gate, kda, attn_res,
-  hc_expand, hc_pre, hc_post, hc_head, compress, entry_attend, grouped_linear,
-  patches, grid_embed, grid_rope_table, full_attention, gelu, merge_patches,
+  embed,
+  rms_norm,
+  add,
+  add_rms_norm,
+  linear,
+  rope_table,
+  rope,
+  gqa,
+  moe,
+  route,
+  dispatch,
+  expert_linear,
+  expert_swiglu,
+  clamped_swiglu,
+  combine,
+  last_token,
+  layer_norm,
+  gated_rms_norm,
+  slice,
+  glu,
+  sigmoid_gate,
+  mla,
+  mla_absorb,
+  mla_attend,
+  mla_up,
+  index_topk,
+  short_conv,
+  kda_gate,
+  kda,
+  attn_res,
+  hc_expand,
+  hc_pre,
+  hc_post,
+  hc_head,
+  compress,
+  entry_attend,
+  grouped_linear,
+  patches,
+  grid_embed,
+  grid_rope_table,
+  full_attention,
+  gelu,
+  merge_patches,
 };
 constexpr int kOpCount = static_cast<int>(Op::merge_patches) + 1;
 
 enum class Attr : uint8_t {
-  eps, heads, kv_heads, head_dim, scale, window, cache, experts, top_k, limit, alpha, gather,
-  theta, factor, beta_fast, beta_slow, original_positions, truncate, attention_factor,
-  begin, count, interleaved, inverse, activation, beta, linear_beta, nope_dim, rope_dim, v_dim, lower_bound, scoring, groups,
-  top_groups, normalize, routed_scale, hash_bits,
-  streams, iterations, hc_eps, ratio, overlap,
-  cubic, approximate, merge,
+  eps,
+  heads,
+  kv_heads,
+  head_dim,
+  scale,
+  window,
+  cache,
+  experts,
+  top_k,
+  limit,
+  alpha,
+  gather,
+  theta,
+  factor,
+  beta_fast,
+  beta_slow,
+  original_positions,
+  truncate,
+  attention_factor,
+  begin,
+  count,
+  interleaved,
+  inverse,
+  activation,
+  beta,
+  linear_beta,
+  nope_dim,
+  rope_dim,
+  v_dim,
+  lower_bound,
+  scoring,
+  groups,
+  top_groups,
+  normalize,
+  routed_scale,
+  hash_bits,
+  streams,
+  iterations,
+  hc_eps,
+  ratio,
+  overlap,
+  cubic,
+  approximate,
+  merge,
 };
 constexpr int kAttrCount = static_cast<int>(Attr::merge) + 1;
 

@@ -3,8 +3,8 @@
 //   graph gpt_oss {activation=f32}
 //   cache 0 model.layers.0.self_attn {bytes_per_entry=0, tokens_per_entry=1, bytes_per_sequence=65536}
 //   weight @model.norm.weight : vector bf16[256]
-//   %7:"hidden.1", %8 = add_rms_norm %3, %6, @model.layers.1.input_layernorm.weight {eps=1e-05} : f32[T,256], f32[T,256] # label
-//   output logits = %90
+//   %7:"hidden.1", %8 = add_rms_norm %3, %6, @model.layers.1.input_layernorm.weight {eps=1e-05} : f32[T,256],
+//   f32[T,256] # label output logits = %90
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,11 +46,13 @@ std::string print_node(const Graph& graph, const Node& node, const Numbers& numb
   std::string made, types, inputs;
   for (Value out : node.outputs) {
     const std::string& name = graph.info(out).name;
-    made += fmt::format("{}%{}{}", made.empty() ? "" : ", ", numbers.at(out.id), name.empty() ? "" : ":\"" + name + "\"");
+    made +=
+        fmt::format("{}%{}{}", made.empty() ? "" : ", ", numbers.at(out.id), name.empty() ? "" : ":\"" + name + "\"");
     types += (types.empty() ? "" : ", ") + to_string(graph.type(out));
   }
   for (Value in : node.inputs) inputs += (inputs.empty() ? " " : ", ") + value_name(graph, numbers, in);
-  return fmt::format("{} = {}{}{} : {} # {}", made, op_info(node.op).name, inputs, print_attrs(node.attrs), types, node.label);
+  return fmt::format("{} = {}{}{} : {} # {}", made, op_info(node.op).name, inputs, print_attrs(node.attrs), types,
+                     node.label);
 }
 
 Numbers number_values(const Graph& graph) {
@@ -63,8 +65,8 @@ Numbers number_values(const Graph& graph) {
 std::string print_weight(const WeightSpec& w) {
   std::string dims;
   for (int64_t d : w.shape.dims()) dims += fmt::format("{}{}", dims.empty() ? "" : ",", d);
-  return fmt::format("weight @{} : {} {}[{}]{}\n", w.name, kKindNames[static_cast<size_t>(w.kind)], format_name(w), dims,
-                     w.fallback.empty() ? "" : " or @" + w.fallback);
+  return fmt::format("weight @{} : {} {}[{}]{}\n", w.name, kKindNames[static_cast<size_t>(w.kind)], format_name(w),
+                     dims, w.fallback.empty() ? "" : " or @" + w.fallback);
 }
 
 // A cursor over one line; every mistake is an Error that quotes the line.
@@ -166,7 +168,8 @@ class Parser {
     const std::string format = line.word("[");
     if (format == "mxfp4") spec.format = Format::mxfp4;
     else if (format == "int4") spec.format = Format::int4;
-    else if (std::sscanf(format.c_str(), "fp8_%ldx%ld", &spec.scale_rows, &spec.scale_cols) == 2) spec.format = Format::fp8;
+    else if (std::sscanf(format.c_str(), "fp8_%ldx%ld", &spec.scale_rows, &spec.scale_cols) == 2)
+      spec.format = Format::fp8;
     else if (const auto dtype = parse_dtype(format)) spec.dtype = *dtype;
     else if (format != "none") line.fail("a format");
     line.expect("[");

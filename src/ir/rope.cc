@@ -7,7 +7,9 @@
 namespace moesaic {
 
 Attrs RopeConfig::attrs(int64_t head_dim) const {
-  Attrs attrs{{Attr::theta, theta}, {Attr::head_dim, static_cast<double>(head_dim)}, {Attr::attention_factor, attention_factor}};
+  Attrs attrs{{Attr::theta, theta},
+              {Attr::head_dim, static_cast<double>(head_dim)},
+              {Attr::attention_factor, attention_factor}};
   if (factor == 1) return attrs;
   attrs.set(Attr::factor, factor);
   attrs.set(Attr::beta_fast, beta_fast);
@@ -60,7 +62,8 @@ RopeConfig parse_rope(const JsonObject& config, const std::string& where) {
   const double positions = json_number(config, "max_position_embeddings", where, 0);
   rope.original_positions = json_number(scaling, "original_max_position_embeddings", where, positions);
   if (!(rope.factor >= 1) || !(rope.original_positions > 0) || !(rope.theta > 1))
-    fail_data(where, "YaRN needs factor >= 1, original_max_position_embeddings > 0 and rope_theta > 1; found {}, {} and {}",
+    fail_data(where,
+              "YaRN needs factor >= 1, original_max_position_embeddings > 0 and rope_theta > 1; found {}, {} and {}",
               rope.factor, rope.original_positions, rope.theta);
   rope.attention_factor = json_number(scaling, "attention_factor", where, yarn_amplitude(rope.factor, scaling, where));
   return rope;

@@ -16,8 +16,8 @@ struct RopeConfig {
   double factor = 1;
   double beta_fast = 32, beta_slow = 1;
   double original_positions = 0;
-  bool truncate = true;          // round the correction range outwards to whole dimensions
-  double attention_factor = 1;   // multiplies cos and sin
+  bool truncate = true;         // round the correction range outwards to whole dimensions
+  double attention_factor = 1;  // multiplies cos and sin
 
   Attrs attrs(int64_t head_dim) const;
   static RopeConfig from(const Attrs& attrs);

@@ -20,7 +20,7 @@ struct OperandDesc {
   bool is_weight = false;
   WeightKind kind = WeightKind::vector;
   Format format = Format::plain;
-  DType stored = DType::none;  // element type of a plain weight as it lies in memory
+  DType stored = DType::none;              // element type of a plain weight as it lies in memory
   int64_t scale_rows = 0, scale_cols = 0;  // of an fp8 weight
 };
 
@@ -48,7 +48,8 @@ struct BatchView {
   const int32_t* state_slots = nullptr;       // [sequences]
   const int32_t* output_rows = nullptr;       // [S] tokens whose logits are wanted
   int64_t max_blocks = 0;
-  // [T] embeddings that stand in for a token's own, f32[hidden] each and null for text; the array is null without images.
+  // [T] embeddings that stand in for a token's own, f32[hidden] each and null for text; the array is null without
+  // images.
   const float* const* image_rows = nullptr;
   // Of a vision tower's step, which is one image: its patches and their grid.
   const float* patches = nullptr;  // f32[T, count of the patches op]
@@ -67,7 +68,7 @@ struct CacheView {
 };
 
 struct Args {
-  std::span<std::byte* const> in, out;
+  std::span<std::byte*const> in, out;
   Bounds now;  // T and S of this step
   const BatchView* batch = nullptr;
   CacheView cache;

@@ -28,12 +28,16 @@ double reached(double routed, double experts) {
 double flops(const OpDesc& desc, const Bounds& now) {
   switch (desc.op) {
     case Op::linear:
-    case Op::grouped_linear: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(1).factor);
-    case Op::expert_linear: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(3).type.dim(2).factor);
+    case Op::grouped_linear:
+      return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(1).factor);
+    case Op::expert_linear:
+      return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(3).type.dim(2).factor);
     case Op::mla_absorb: return 2 * elements(desc.out(0).type, now) * desc.attrs.number(Attr::nope_dim);
     case Op::mla_up: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(1).factor);
-    case Op::expert_swiglu: return 4 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(3).type.dim(2).factor);
-    case Op::short_conv: return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(2).factor);
+    case Op::expert_swiglu:
+      return 4 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(3).type.dim(2).factor);
+    case Op::short_conv:
+      return 2 * elements(desc.out(0).type, now) * static_cast<double>(desc.in(1).type.dim(2).factor);
     case Op::kda: return 7 * elements(desc.out(0).type, now) * desc.attrs.number(Attr::head_dim);
     default: return elements(desc.out(0).type, now);
   }
@@ -48,7 +52,8 @@ Cost op_cost(const OpDesc& desc, const Bounds& now) {
     if (in.is_weight && in.kind == WeightKind::embedding)
       bytes *= static_cast<double>(now.tokens) / static_cast<double>(in.type.dim(0).factor);
     if (in.is_weight && in.kind == WeightKind::experts)
-      bytes *= reached(static_cast<double>(now.of(desc.out(0).type.dim(0))), static_cast<double>(in.type.dim(0).factor));
+      bytes *=
+          reached(static_cast<double>(now.of(desc.out(0).type.dim(0))), static_cast<double>(in.type.dim(0).factor));
     (in.is_weight ? cost.weight_bytes : cost.activation_bytes) += bytes;
   }
   for (const OperandDesc& out : desc.outputs) cost.activation_bytes += operand_bytes(out, now);

@@ -35,7 +35,7 @@ struct PatchedImage {
   int64_t rows = 0, columns = 0;  // the grid of patches, multiples of `merge`
   int64_t merge = 2;
   int64_t width = 0, height = 0;  // of the image as it came, in pixels
-  std::vector<float> values;  // [rows * columns, 3, patch, patch], normalised
+  std::vector<float> values;      // [rows * columns, 3, patch, patch], normalised
 
   int64_t tokens() const { return rows * columns / (merge * merge); }
 };

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "models/deepseek_v4.h"
 #include "models/deepseek_v3.h"
 #include "models/deepseek_v32.h"
+#include "models/deepseek_v4.h"
 #include "models/glm_moe_dsa.h"
 #include "models/gpt_oss.h"
 #include "models/kimi_k25.h"
-#include "models/kimi_linear.h"
 #include "models/kimi_k3.h"
+#include "models/kimi_linear.h"
 #include "models/model.h"
 #include "models/qwen3_moe.h"
 
@@ -62,7 +62,8 @@ void check_eps(const std::string& where, const char* field, double value) {
 
 void check_sizes(const std::string& where, std::initializer_list<std::pair<const char*, int64_t>> fields) {
   for (const auto& [name, value] : fields)
-    if (value < 1 || value > limit_of(name)) fail_data(where, "\"{}\" is {}; expected 1 to {}", name, value, limit_of(name));
+    if (value < 1 || value > limit_of(name))
+      fail_data(where, "\"{}\" is {}; expected 1 to {}", name, value, limit_of(name));
 }
 
 std::vector<int32_t> parse_token_ids(const JsonObject& config, std::string_view key, const std::string& where) {

@@ -35,8 +35,11 @@ MoeConfig parse_moe(const JsonObject& json, const std::string& where) {
   c.shared_intermediate = c.intermediate * json_int(json, "n_shared_experts", where, 0);
   const std::string scoring = json_string(json, "scoring_func", where, "sigmoid");
   if (scoring != "sigmoid") fail_data(where, "scoring_func is \"{}\"; expected \"sigmoid\"", scoring);
-  check_sizes(where, {{"n_routed_experts", c.route.experts}, {"num_experts_per_tok", c.route.top_k},
-                      {"moe_intermediate_size", c.intermediate}, {"n_group", c.route.groups}, {"topk_group", c.route.top_groups}});
+  check_sizes(where, {{"n_routed_experts", c.route.experts},
+                      {"num_experts_per_tok", c.route.top_k},
+                      {"moe_intermediate_size", c.intermediate},
+                      {"n_group", c.route.groups},
+                      {"topk_group", c.route.top_groups}});
   if (c.route.top_k > c.route.experts || c.route.experts % c.route.groups != 0 || c.route.top_groups > c.route.groups)
     fail_data(where, "{} of {} experts in {} of {} groups cannot be chosen", c.route.top_k, c.route.experts,
               c.route.top_groups, c.route.groups);

@@ -14,7 +14,7 @@ Value mlp(Builder& g, Value x, int64_t intermediate, const GluShape& glu = {}, c
 
 struct MoeConfig {
   RouteShape route;
-  int64_t intermediate;         // of one routed expert
+  int64_t intermediate;             // of one routed expert
   int64_t shared_intermediate = 0;  // of the shared expert; 0: none
   GluShape glu = {};
 };

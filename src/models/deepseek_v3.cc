@@ -32,8 +32,11 @@ Config parse_config(const JsonObject& json, const std::string& where) {
   c.rope = parse_rope(json, where);
   expect_silu(json, where);
   check_eps(where, "rms_norm_eps", c.eps);
-  check_sizes(where, {{"num_hidden_layers", c.layers}, {"hidden_size", c.hidden}, {"vocab_size", c.vocab},
-                      {"max_position_embeddings", c.max_positions}, {"intermediate_size", c.intermediate}});
+  check_sizes(where, {{"num_hidden_layers", c.layers},
+                      {"hidden_size", c.hidden},
+                      {"vocab_size", c.vocab},
+                      {"max_position_embeddings", c.max_positions},
+                      {"intermediate_size", c.intermediate}});
   return c;
 }
 

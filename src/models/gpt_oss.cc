@@ -33,10 +33,16 @@ std::vector<bool> parse_layer_types(const JsonObject& json, int64_t layers, cons
 }
 
 void check(const Config& c, const std::string& where) {
-  check_sizes(where, {{"num_hidden_layers", c.layers}, {"hidden_size", c.hidden}, {"vocab_size", c.vocab},
-                      {"num_attention_heads", c.heads}, {"num_key_value_heads", c.kv_heads}, {"head_dim", c.head_dim},
-                      {"max_position_embeddings", c.max_positions}, {"num_local_experts", c.experts},
-                      {"intermediate_size", c.intermediate}, {"sliding_window", c.window},
+  check_sizes(where, {{"num_hidden_layers", c.layers},
+                      {"hidden_size", c.hidden},
+                      {"vocab_size", c.vocab},
+                      {"num_attention_heads", c.heads},
+                      {"num_key_value_heads", c.kv_heads},
+                      {"head_dim", c.head_dim},
+                      {"max_position_embeddings", c.max_positions},
+                      {"num_local_experts", c.experts},
+                      {"intermediate_size", c.intermediate},
+                      {"sliding_window", c.window},
                       {"num_experts_per_tok", c.top_k}});
   check_eps(where, "rms_norm_eps", c.eps);
   if (!(c.limit >= 0)) fail_data(where, "\"swiglu_limit\" is {}; expected 0 (no limit) or more", c.limit);

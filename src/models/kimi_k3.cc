@@ -28,8 +28,8 @@ GluShape parse_activation(const JsonObject& json, const std::string& where) {
                      .beta = json_number(json, "activation_situ_beta", where),
                      .linear_beta = json_number(json, "activation_situ_linear_beta", where, 0)};
   if (!(glu.beta > 0) || !(glu.linear_beta >= 0))
-    fail_data(where, "activation_situ_beta is {} and activation_situ_linear_beta {}; expected positive numbers", glu.beta,
-              glu.linear_beta);
+    fail_data(where, "activation_situ_beta is {} and activation_situ_linear_beta {}; expected positive numbers",
+              glu.beta, glu.linear_beta);
   return glu;
 }
 
@@ -51,9 +51,13 @@ Config parse_config(const JsonObject& json, const std::string& where) {
   c.moe = parse_kimi_moe(json, where);
   c.moe.glu = parse_activation(json, where);
   if (!json_bool(json, "mla_use_nope", where, true)) fail_data(where, "mla_use_nope is false; expected true");
-  check_sizes(where, {{"num_hidden_layers", c.layers}, {"hidden_size", c.hidden}, {"vocab_size", c.vocab},
-                      {"max_position_embeddings", c.max_positions}, {"intermediate_size", c.intermediate},
-                      {"attn_res_block_size", c.block_size}, {"routed_expert_hidden_size", c.latent}});
+  check_sizes(where, {{"num_hidden_layers", c.layers},
+                      {"hidden_size", c.hidden},
+                      {"vocab_size", c.vocab},
+                      {"max_position_embeddings", c.max_positions},
+                      {"intermediate_size", c.intermediate},
+                      {"attn_res_block_size", c.block_size},
+                      {"routed_expert_hidden_size", c.latent}});
   check_eps(where, "rms_norm_eps", c.eps);
   if ((c.layers + c.block_size - 1) / c.block_size > 12)
     fail_data(where, "attn_res_block_size {} makes more than 12 blocks of {} layers", c.block_size, c.layers);

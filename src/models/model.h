@@ -13,23 +13,23 @@ namespace moesaic {
 
 // A tower that turns one image (T: its patches) into embeddings (output "image_rows" [S, hidden]) for the text model.
 struct Vision {
-  int64_t patch = 14, merge = 2;      // pixels per side of a patch; patches per side of a token
-  int32_t placeholder = -1;           // token that each embedding replaces
-  bool sizes_in_prompt = false;       // the text before an image names its width and height (Kimi K3)
-  std::vector<std::string> skipped;   // prefixes of the text model's tensors
+  int64_t patch = 14, merge = 2;     // pixels per side of a patch; patches per side of a token
+  int32_t placeholder = -1;          // token that each embedding replaces
+  bool sizes_in_prompt = false;      // the text before an image names its width and height (Kimi K3)
+  std::vector<std::string> skipped;  // prefixes of the text model's tensors
   std::function<void(Builder&)> build;
 };
 
 struct Model {
-  std::string family;        // "gpt_oss"
+  std::string family;  // "gpt_oss"
   int64_t layers = 0;
   int64_t hidden = 0;
   int64_t vocab = 0;
   int64_t max_positions = 0;  // longest context the config allows
   int64_t experts = 0, experts_per_token = 0;
-  std::vector<int32_t> stop_tokens;      // eos_token_id of config.json
-  std::vector<std::string> stop_names;   // tokens that end a turn in the family's format, where the tokenizer has them
-  std::vector<std::string> skipped;      // prefixes of tensors that a checkpoint may hold and this graph does not use
+  std::vector<int32_t> stop_tokens;     // eos_token_id of config.json
+  std::vector<std::string> stop_names;  // tokens that end a turn in the family's format, where the tokenizer has them
+  std::vector<std::string> skipped;     // prefixes of tensors that a checkpoint may hold and this graph does not use
   std::function<void(Builder&)> build;
   std::optional<Vision> vision;  // of a model that sees images
 };

@@ -46,15 +46,22 @@ Config parse_config(const JsonObject& json, const std::string& where) {
   c.tied = json_bool(json, "tie_word_embeddings", where, false);
   c.rope = parse_rope(json, where);
   expect_silu(json, where);
-  if (json_bool(json, "use_sliding_window", where, false)) fail_data(where, "use_sliding_window is true; it is not supported");
+  if (json_bool(json, "use_sliding_window", where, false))
+    fail_data(where, "use_sliding_window is true; it is not supported");
   check_eps(where, "rms_norm_eps", c.eps);
-  check_sizes(where, {{"num_hidden_layers", c.layers}, {"hidden_size", c.hidden}, {"vocab_size", c.vocab},
-                      {"head_dim", c.head_dim}, {"num_attention_heads", c.heads}, {"num_key_value_heads", c.kv_heads},
-                      {"num_experts", c.moe.route.experts}, {"num_experts_per_tok", c.moe.route.top_k},
-                      {"moe_intermediate_size", c.moe.intermediate}, {"decoder_sparse_step", c.sparse_step}});
+  check_sizes(where, {{"num_hidden_layers", c.layers},
+                      {"hidden_size", c.hidden},
+                      {"vocab_size", c.vocab},
+                      {"head_dim", c.head_dim},
+                      {"num_attention_heads", c.heads},
+                      {"num_key_value_heads", c.kv_heads},
+                      {"num_experts", c.moe.route.experts},
+                      {"num_experts_per_tok", c.moe.route.top_k},
+                      {"moe_intermediate_size", c.moe.intermediate},
+                      {"decoder_sparse_step", c.sparse_step}});
   if (c.heads % c.kv_heads != 0 || c.head_dim % 2 != 0)
-    fail_data(where, "num_attention_heads {} is not a multiple of num_key_value_heads {}, or head_dim {} is odd", c.heads,
-              c.kv_heads, c.head_dim);
+    fail_data(where, "num_attention_heads {} is not a multiple of num_key_value_heads {}, or head_dim {} is odd",
+              c.heads, c.kv_heads, c.head_dim);
   return c;
 }
 

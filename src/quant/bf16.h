@@ -18,7 +18,8 @@ constexpr uint16_t float_to_bf16(float value) {
 }
 
 constexpr float f16_to_float(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = (bits >> 10) & 0x1F, mantissa = bits & 0x3FF;
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = (bits >> 10) & 0x1F,
+                 mantissa = bits & 0x3FF;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | mantissa << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;

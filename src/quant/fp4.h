@@ -1,5 +1,6 @@
 // E2M1 (FP4) codes and E8M0 scales: the two halves of MXFP4 (OCP Microscaling Formats v1.0).
-// A group is 32 consecutive elements along K with one scale; a byte holds two codes, the even element in the low nibble.
+// A group is 32 consecutive elements along K with one scale; a byte holds two codes, the even element in the low
+// nibble.
 #pragma once
 
 #include <bit>
@@ -7,8 +8,8 @@
 
 namespace moesaic {
 
-constexpr int kMxGroup = 32;            // elements per scale
-constexpr uint8_t kE8m0Nan = 0xFF;      // a corrupt checkpoint: refused at load
+constexpr int kMxGroup = 32;        // elements per scale
+constexpr uint8_t kE8m0Nan = 0xFF;  // a corrupt checkpoint: refused at load
 
 // Twice the value of each code: exact integers. Code 8 is -0.
 constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

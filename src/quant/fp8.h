@@ -17,7 +17,8 @@ constexpr float e4m3_to_float(uint8_t byte) {
     const float magnitude = static_cast<float>(mantissa) * 0x1p-9f;
     return sign != 0 ? -magnitude : magnitude;
   }
-  return std::bit_cast<float>(sign | static_cast<uint32_t>(exponent + 120) << 23 | static_cast<uint32_t>(mantissa) << 20);
+  return std::bit_cast<float>(sign | static_cast<uint32_t>(exponent + 120) << 23 |
+                              static_cast<uint32_t>(mantissa) << 20);
 }
 
 // Rounds to nearest even and saturates: finite overflow and infinities give +-448, NaN gives NaN (as PTX satfinite).

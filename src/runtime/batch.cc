@@ -45,7 +45,8 @@ void Batch::add(std::span<const int32_t> tokens, int64_t start, std::span<const 
   std::copy(blocks.begin(), blocks.end(), block_tables_.begin() + s * max_blocks_);
   state_slots_[static_cast<size_t>(s)] = slot;
   first_rows_[static_cast<size_t>(s)] = rows_;
-  for (int64_t i = count - rows; i < count; ++i) output_rows_[static_cast<size_t>(rows_++)] = static_cast<int32_t>(tokens_ + i);
+  for (int64_t i = count - rows; i < count; ++i)
+    output_rows_[static_cast<size_t>(rows_++)] = static_cast<int32_t>(tokens_ + i);
   sequence_offsets_[static_cast<size_t>(s)] = static_cast<int32_t>(tokens_);
   tokens_ += count;
   sequence_offsets_[static_cast<size_t>(s) + 1] = static_cast<int32_t>(tokens_);

@@ -30,7 +30,8 @@ class Batch {
 
  private:
   int64_t tokens_ = 0, rows_ = 0, sequences_ = 0, max_blocks_;
-  std::vector<int32_t> token_ids_, positions_, sequence_of_, sequence_offsets_, block_tables_, state_slots_, output_rows_;
+  std::vector<int32_t> token_ids_, positions_, sequence_of_, sequence_offsets_, block_tables_, state_slots_,
+      output_rows_;
   std::vector<int64_t> first_rows_;
   std::vector<const float*> image_rows_;
   bool has_images_ = false;

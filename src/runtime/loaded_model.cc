@@ -10,8 +10,8 @@ namespace moesaic {
 namespace {
 
 // Weights of a graph: the checkpoint's, or random ones.
-void fill(const WeightMap& map, const Binding& binding, const ModelSource& source, std::span<std::byte> arena, ThreadPool& pool,
-          Progress& bar) {
+void fill(const WeightMap& map, const Binding& binding, const ModelSource& source, std::span<std::byte> arena,
+          ThreadPool& pool, Progress& bar) {
   if (source.shards) load_weights(map, binding, *source.shards, arena, pool, bar);
   else fill_dummy_weights(map, arena, pool, bar);
 }
@@ -74,7 +74,8 @@ BoundGraph bind_graph(const ModelSource& source, const BuildOptions& wanted, con
                       const std::vector<std::string>& skipped) {
   BoundGraph bound;
   BuildOptions options = wanted;
-  if (source.shards) options.has_tensor = [&](const std::string& name) { return source.shards->find(name).has_value(); };
+  if (source.shards)
+    options.has_tensor = [&](const std::string& name) { return source.shards->find(name).has_value(); };
   Builder builder(bound.graph, options);
   build(builder);
   bound.graph.family = source.model.family;
@@ -93,8 +94,8 @@ BoundGraph build_graph(const ModelSource& source, Backend backend, DType cache) 
 BoundGraph build_vision_graph(const ModelSource& source, Backend backend) {
   CHECK(source.model.vision.has_value());
   const DType activation = activation_dtype(backend);
-  return bind_graph(source, {.activation = activation, .cache = activation, .has_tensor = {}}, source.model.vision->build,
-                    source.model.vision->skipped);
+  return bind_graph(source, {.activation = activation, .cache = activation, .has_tensor = {}},
+                    source.model.vision->build, source.model.vision->skipped);
 }
 
 CompileOptions compile_options(const LoadOptions& options, const Model& model, const DeviceInfo& device) {
@@ -136,8 +137,7 @@ LoadedModel load_model(const LoadOptions& options) {
   if (options.max_sequences < 1) fail_argument("--max-num-seqs is {}; expected at least 1", options.max_sequences);
   LoadedModel loaded;
   ModelSource source = open_model(options.model, !options.dummy_weights);
-  const BoundGraph bound =
-      build_graph(source, options.backend, cache_dtype(options));
+  const BoundGraph bound = build_graph(source, options.backend, cache_dtype(options));
   check_binding(bound.binding, source.directory.string());
   loaded.device = make_cpu_device(options.backend, options.threads);
   loaded.compiled = compile(bound.graph, compile_options(options, source.model, loaded.device->info()));

@@ -19,13 +19,13 @@ struct LoadOptions {
   Backend backend = Backend::cpu;
   Precision precision = Precision::fast;
   DType cache_dtype = DType::none;  // of keys and values: f32 or bf16; none: the default
-  int threads = 0;              // 0: one per available core
-  bool dummy_weights = false;   // random weights; only config.json is read
-  int64_t max_model_len = 0;    // longest sequence in tokens; 0: what the config says, at most kDefaultContext
-  int64_t max_sequences = 16;   // sequences in flight
-  int64_t prefill_tokens = 512;  // tokens of one prefill step
-  int64_t prefill_rows = 0;      // rows with logits in one prefill step; 0: one per sequence
-  int64_t cache_tokens = 0;      // size of the block pool; 0: enough for every sequence at its longest
+  int threads = 0;                  // 0: one per available core
+  bool dummy_weights = false;       // random weights; only config.json is read
+  int64_t max_model_len = 0;        // longest sequence in tokens; 0: what the config says, at most kDefaultContext
+  int64_t max_sequences = 16;       // sequences in flight
+  int64_t prefill_tokens = 512;     // tokens of one prefill step
+  int64_t prefill_rows = 0;         // rows with logits in one prefill step; 0: one per sequence
+  int64_t cache_tokens = 0;         // size of the block pool; 0: enough for every sequence at its longest
   std::set<std::string> skip_passes;
   bool progress = true;
 };

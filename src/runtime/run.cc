@@ -26,8 +26,9 @@ void resolve(const std::vector<Place>& places, const Memory& memory, std::array<
 
 void run(const Plan& plan, const CacheMap& cache, const Memory& memory, const BatchView& batch, Stream& stream,
          const StepHook* hook) {
-  CHECK(batch.tokens <= plan.limits.tokens && batch.rows <= plan.limits.rows && batch.sequences <= plan.limits.sequences,
-        "a step of {} tokens, {} rows, {} sequences", batch.tokens, batch.rows, batch.sequences);
+  CHECK(
+      batch.tokens <= plan.limits.tokens && batch.rows <= plan.limits.rows && batch.sequences <= plan.limits.sequences,
+      "a step of {} tokens, {} rows, {} sequences", batch.tokens, batch.rows, batch.sequences);
   std::array<std::byte*, kMaxOperands> in, out;
   for (const Step& step : plan.steps) {
     resolve(step.inputs, memory, in);

@@ -125,10 +125,8 @@ void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>&
     const int32_t id = initial_id(piece.substr(i, code.size), code);
     const bool was_unknown = std::exchange(unknown, false);
     const size_t before = symbols.size();
-    if (id >= 0)
-      symbols.push_back({.id = id});
-    else
-      add_unknown_or_bytes(piece.substr(i, code.size), symbols);
+    if (id >= 0) symbols.push_back({.id = id});
+    else add_unknown_or_bytes(piece.substr(i, code.size), symbols);
     if (id < 0 && symbols.size() == before + 1 && symbols.back().id == unknown_) unknown = true;
     if (unknown && was_unknown && fuse_unknown_) symbols.pop_back();
     i += code.size;

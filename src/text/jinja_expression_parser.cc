@@ -38,21 +38,14 @@ void TokenStream::expect(TokenKind kind, std::string_view what) {
 
 std::string TokenStream::describe() const {
   switch (current().kind) {
-    case TokenKind::end:
-      return "the end of the template";
-    case TokenKind::data:
-      return "text";
-    case TokenKind::string:
-      return "a string";
+    case TokenKind::end: return "the end of the template";
+    case TokenKind::data: return "text";
+    case TokenKind::string: return "a string";
     case TokenKind::integer:
-    case TokenKind::real:
-      return "a number";
-    case TokenKind::block_end:
-      return "'%}'";
-    case TokenKind::variable_end:
-      return "'}}'";
-    default:
-      return "'" + current().name + "'";
+    case TokenKind::real: return "a number";
+    case TokenKind::block_end: return "'%}'";
+    case TokenKind::variable_end: return "'}}'";
+    default: return "'" + current().name + "'";
   }
 }
 
@@ -234,25 +227,18 @@ ExpressionPtr ExpressionParser::parse_dict() {
 
 ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr node) {
   while (true) {
-    if (tokens_.is_op(".") || tokens_.is_op("["))
-      node = parse_subscript(std::move(node));
-    else if (tokens_.is_op("("))
-      node = parse_call(std::move(node));
-    else
-      return node;
+    if (tokens_.is_op(".") || tokens_.is_op("[")) node = parse_subscript(std::move(node));
+    else if (tokens_.is_op("(")) node = parse_call(std::move(node));
+    else return node;
   }
 }
 
 ExpressionPtr ExpressionParser::parse_filter_chain(ExpressionPtr node) {
   while (true) {
-    if (tokens_.is_op("|"))
-      node = parse_filters(std::move(node));
-    else if (tokens_.is_name("is"))
-      node = parse_test(std::move(node));
-    else if (tokens_.is_op("("))
-      node = parse_call(std::move(node));
-    else
-      return node;
+    if (tokens_.is_op("|")) node = parse_filters(std::move(node));
+    else if (tokens_.is_name("is")) node = parse_test(std::move(node));
+    else if (tokens_.is_op("(")) node = parse_call(std::move(node));
+    else return node;
   }
 }
 
@@ -270,10 +256,8 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr object) {
   }
   tokens_.expect_op("[");
   ExpressionPtr first;
-  if (tokens_.is_op("]"))
-    first = make(tuple, line);  // jinja2 takes x[] for x[()]
-  else if (!tokens_.is_op(":"))
-    first = parse_expression();
+  if (tokens_.is_op("]")) first = make(tuple, line);  // jinja2 takes x[] for x[()]
+  else if (!tokens_.is_op(":")) first = parse_expression();
   if (tokens_.is_op(":")) return parse_slice(std::move(object), std::move(first));
   if (tokens_.is_op(",")) {
     first = join(make(tuple, line), std::move(first));

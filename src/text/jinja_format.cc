@@ -73,23 +73,12 @@ Text format_float(double value, const Spec& spec, char32_t align) {
   const double magnitude = std::abs(value);
   std::string digits;
   switch (spec.type) {
-    case 'e':
-      digits = fmt::format("{:.{}e}", magnitude, precision);
-      break;
-    case 'E':
-      digits = fmt::format("{:.{}E}", magnitude, precision);
-      break;
-    case 'g':
-      digits = fmt::format("{:.{}g}", magnitude, precision == 0 ? 1 : precision);
-      break;
-    case 'G':
-      digits = fmt::format("{:.{}G}", magnitude, precision == 0 ? 1 : precision);
-      break;
-    case '%':
-      digits = fmt::format("{:.{}f}%", magnitude * 100, precision);
-      break;
-    default:
-      digits = fmt::format("{:.{}f}", magnitude, precision);
+    case 'e': digits = fmt::format("{:.{}e}", magnitude, precision); break;
+    case 'E': digits = fmt::format("{:.{}E}", magnitude, precision); break;
+    case 'g': digits = fmt::format("{:.{}g}", magnitude, precision == 0 ? 1 : precision); break;
+    case 'G': digits = fmt::format("{:.{}G}", magnitude, precision == 0 ? 1 : precision); break;
+    case '%': digits = fmt::format("{:.{}f}%", magnitude * 100, precision); break;
+    default: digits = fmt::format("{:.{}f}", magnitude, precision);
   }
   return place_number(std::signbit(value) && !std::isnan(value), std::move(digits), spec, align);
 }
@@ -148,18 +137,12 @@ class PercentFormatter {
     Spec spec;
     for (; i < format_.size(); ++i) {
       const char32_t c = code_point(format_[i]);
-      if (c == '-')
-        spec.left = true;
-      else if (c == '0')
-        spec.zero = true;
-      else if (c == ' ')
-        spec.space = true;
-      else if (c == '+')
-        spec.plus = true;
-      else if (c == '#')
-        spec.alternate = true;
-      else
-        break;
+      if (c == '-') spec.left = true;
+      else if (c == '0') spec.zero = true;
+      else if (c == ' ') spec.space = true;
+      else if (c == '+') spec.plus = true;
+      else if (c == '#') spec.alternate = true;
+      else break;
     }
     spec.width = read_number(format_, i);
     if (i < format_.size() && code_point(format_[i]) == '.') spec.precision = read_number(format_, ++i);
@@ -260,16 +243,11 @@ class BraceFormatter {
     size_t i = 0;
     const auto at = [&](size_t k) { return k < text.size() ? code_point(text[k]) : 0; };
     const auto is_align = [](char32_t c) { return c == '<' || c == '>' || c == '^'; };
-    if (is_align(at(1)))
-      spec.fill = text[0], spec.align = at(1), i = 2;
-    else if (is_align(at(0)))
-      spec.align = at(0), i = 1;
-    if (at(i) == '+')
-      spec.plus = true, ++i;
-    else if (at(i) == ' ')
-      spec.space = true, ++i;
-    else if (at(i) == '-')
-      ++i;
+    if (is_align(at(1))) spec.fill = text[0], spec.align = at(1), i = 2;
+    else if (is_align(at(0))) spec.align = at(0), i = 1;
+    if (at(i) == '+') spec.plus = true, ++i;
+    else if (at(i) == ' ') spec.space = true, ++i;
+    else if (at(i) == '-') ++i;
     if (at(i) == '#') spec.alternate = true, ++i;
     if (at(i) == '0' && spec.align == 0) spec.zero = true, ++i;
     spec.width = read_number(text, i);

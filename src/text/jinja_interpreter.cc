@@ -106,42 +106,29 @@ Value Interpreter::eval(const Expression& e) {
   const DepthGuard guard(meter_);
   meter_.step();
   switch (e.kind) {
-    case ExpressionKind::constant:
-      return e.constant;
-    case ExpressionKind::captured:
-      return captured_;
-    case ExpressionKind::variable:
-      return eval_variable(e);
+    case ExpressionKind::constant: return e.constant;
+    case ExpressionKind::captured: return captured_;
+    case ExpressionKind::variable: return eval_variable(e);
     case ExpressionKind::list:
     case ExpressionKind::tuple:
-    case ExpressionKind::dict:
-      return eval_collection(e);
-    case ExpressionKind::attribute:
-      return get_attribute(eval(*e.children[0]), e.name, e.constant);
+    case ExpressionKind::dict: return eval_collection(e);
+    case ExpressionKind::attribute: return get_attribute(eval(*e.children[0]), e.name, e.constant);
     case ExpressionKind::item: {
       const Value object = eval(*e.children[0]);
       return get_item(object, eval(*e.children[1]));
     }
-    case ExpressionKind::slice:
-      return eval_slice(e);
-    case ExpressionKind::call:
-      return eval_call(e);
-    case ExpressionKind::filter:
-      return eval_filter(e);
-    case ExpressionKind::test:
-      return eval_test(e);
-    case ExpressionKind::unary:
-      return negate(eval(*e.children[0]), e.name);
-    case ExpressionKind::negation:
-      return !truth(eval(*e.children[0]));
+    case ExpressionKind::slice: return eval_slice(e);
+    case ExpressionKind::call: return eval_call(e);
+    case ExpressionKind::filter: return eval_filter(e);
+    case ExpressionKind::test: return eval_test(e);
+    case ExpressionKind::unary: return negate(eval(*e.children[0]), e.name);
+    case ExpressionKind::negation: return !truth(eval(*e.children[0]));
     case ExpressionKind::binary: {
       const Value left = eval(*e.children[0]);
       return binary(e.name, left, eval(*e.children[1]), meter_);
     }
-    case ExpressionKind::concat:
-      return eval_concat(e);
-    case ExpressionKind::comparison:
-      return eval_comparison(e);
+    case ExpressionKind::concat: return eval_concat(e);
+    case ExpressionKind::comparison: return eval_comparison(e);
     case ExpressionKind::conjunction:
     case ExpressionKind::disjunction: {
       Value left = eval(*e.children[0]);
@@ -281,12 +268,9 @@ Value Interpreter::call(const Value& callee, Arguments arguments) {
   const auto* callable = callee.get<std::shared_ptr<const Callable>>();
   if (callable == nullptr) fail_render("'{}' object is not callable", type_name(callee));
   switch ((*callable)->kind) {
-    case Callable::Kind::global:
-      return call_global((*callable)->name, std::move(arguments));
-    case Callable::Kind::method:
-      return call_method(*this, (*callable)->self, (*callable)->name, arguments);
-    default:
-      return call_macro(**callable, std::move(arguments));
+    case Callable::Kind::global: return call_global((*callable)->name, std::move(arguments));
+    case Callable::Kind::method: return call_method(*this, (*callable)->self, (*callable)->name, arguments);
+    default: return call_macro(**callable, std::move(arguments));
   }
 }
 
@@ -309,8 +293,7 @@ Value Interpreter::call_global(const std::string& name, Arguments arguments) {
   if (arguments.positional.size() > 1) fail_render("dict expected at most 1 argument");
   if (arguments.positional.size() == 1) {
     const Value& source = arguments.positional[0];
-    if (source.dict() != nullptr)
-      entries = source.dict()->entries;
+    if (source.dict() != nullptr) entries = source.dict()->entries;
     else
       for (const Value& pair : list_of(source)) {
         std::vector<Value> parts = list_of(pair);

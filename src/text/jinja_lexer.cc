@@ -108,12 +108,9 @@ class Lexer {
     size_t i = skip_space(inside);
     if (!looking_at(i, U"raw")) return false;
     i = skip_space(i + 3);
-    if (looking_at(i, U"-%}"))
-      i = skip_space(i + 3);
-    else if (looking_at(i, U"%}"))
-      i += 2;
-    else
-      return false;
+    if (looking_at(i, U"-%}")) i = skip_space(i + 3);
+    else if (looking_at(i, U"%}")) i += 2;
+    else return false;
     const int begin_line = line_;
     advance(i);
     for (size_t tag = i; tag < source_.size(); ++tag) {
@@ -141,16 +138,11 @@ class Lexer {
         return advance(pos_ + length);
       }
       const char32_t c = source_[pos_];
-      if (is_space(c))
-        advance(skip_space(pos_));
-      else if (c >= '0' && c <= '9')
-        lex_number();
-      else if (is_identifier_start(c))
-        lex_name();
-      else if (c == '"' || c == '\'')
-        lex_string(c);
-      else
-        lex_operator(open);
+      if (is_space(c)) advance(skip_space(pos_));
+      else if (c >= '0' && c <= '9') lex_number();
+      else if (is_identifier_start(c)) lex_name();
+      else if (c == '"' || c == '\'') lex_string(c);
+      else lex_operator(open);
     }
     line_ = begin_line;
     fail("this tag is not closed");
@@ -179,10 +171,8 @@ class Lexer {
       const size_t exponent = end + 1 + (at(end + 1) == '+' || at(end + 1) == '-');
       if ((at(end) | 0x20) == 'e' && is_ascii_digit(exponent)) real = true, end = digits(exponent, 10);
     }
-    if (real)
-      lex_real(end);
-    else
-      lex_integer();
+    if (real) lex_real(end);
+    else lex_integer();
   }
   void lex_real(size_t end) {
     std::string text;
@@ -221,10 +211,8 @@ class Lexer {
   Text unescape(TextView text) const {
     Text out;
     for (size_t i = 0; i < text.size();) {
-      if (text[i] != '\\')
-        out += text[i++];
-      else
-        i = unescape_one(text, i + 1, out);
+      if (text[i] != '\\') out += text[i++];
+      else i = unescape_one(text, i + 1, out);
     }
     return out;
   }

@@ -179,8 +179,7 @@ Value sort(Interpreter& in, const Value& v, const Arguments& arguments) {
   std::vector<Value> names;
   if (a[2] != nullptr && a[2]->text() != nullptr)
     names = in.list_of(call_method(in, *a[2], "split", Arguments{{make_text(U",")}, {}}));
-  else if (a[2] != nullptr)
-    names.push_back(*a[2]);
+  else if (a[2] != nullptr) names.push_back(*a[2]);
   const std::vector<Value> all = in.list_of(v);
   std::vector<Value> keys;
   for (const Value& item : all) {

@@ -30,12 +30,9 @@ Value call_dict_method(Interpreter& in, const Value& self, std::string_view name
   in.meter().items(dict.entries.size());
   std::vector<Value> items;
   for (const auto& [key, value] : dict.entries) {
-    if (name == "keys")
-      items.push_back(key);
-    else if (name == "values")
-      items.push_back(value);
-    else
-      items.push_back(make_sequence({key, value}, SequenceKind::tuple, dict.input));
+    if (name == "keys") items.push_back(key);
+    else if (name == "values") items.push_back(value);
+    else items.push_back(make_sequence({key, value}, SequenceKind::tuple, dict.input));
   }
   const SequenceKind kind = name == "keys"     ? SequenceKind::keys
                             : name == "values" ? SequenceKind::values

@@ -136,10 +136,8 @@ class Parser {
       Branch branch;
       if (tag == "endif") break;
       if (tag != "else") branch.condition = expressions_.parse_tuple(false);
-      if (tag == "else")
-        branch.body = parse_block({"endif"}, "if");
-      else
-        branch.body = parse_block({"elif", "else", "endif"}, "if");
+      if (tag == "else") branch.body = parse_block({"endif"}, "if");
+      else branch.body = parse_block({"elif", "else", "endif"}, "if");
       statement.branches.push_back(std::move(branch));
       if (tag == "else") break;
     }
@@ -164,8 +162,7 @@ class Parser {
     while (!tokens_.is_op(")")) {
       Parameter parameter;
       parameter.name = tokens_.expect_name();
-      if (tokens_.skip_op("="))
-        parameter.fallback = expressions_.parse_expression();
+      if (tokens_.skip_op("=")) parameter.fallback = expressions_.parse_expression();
       else if (!macro.parameters.empty() && macro.parameters.back().fallback)
         tokens_.fail("a parameter without a default follows one with a default");
       for (const Parameter& p : macro.parameters)

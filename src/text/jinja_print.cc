@@ -129,8 +129,7 @@ class JsonPrinter {
     const bool input = mark_of(c) != 0;
     static constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
     const size_t at = p < 0x80 ? kFrom.find(static_cast<char>(p)) : std::string_view::npos;
-    if (at != std::string_view::npos)
-      append(out, {'\\', kTo[at]}, input);
+    if (at != std::string_view::npos) append(out, {'\\', kTo[at]}, input);
     else if (p < 0x20 || (style_.ensure_ascii && p >= 0x7F && p < 0x10000))
       append(out, fmt::format("\\u{:04x}", static_cast<uint32_t>(p)), input);
     else if (style_.ensure_ascii && p >= 0x10000)
@@ -138,8 +137,7 @@ class JsonPrinter {
              fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((static_cast<uint32_t>(p) - 0x10000) >> 10),
                          0xDC00 + (static_cast<uint32_t>(p) & 0x3FF)),
              input);
-    else
-      out += c;
+    else out += c;
   }
   void append(Text& to, std::initializer_list<char> chars, bool input) {
     jinja::append(to, std::string_view(chars.begin(), chars.size()), input);

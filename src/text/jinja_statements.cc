@@ -85,36 +85,18 @@ Interpreter::Flow Interpreter::exec(const Statement& s) try {
   const DepthGuard guard(meter_);
   meter_.step();
   switch (s.kind) {
-    case StatementKind::text:
-      write(s.text);
-      break;
-    case StatementKind::output:
-      write(to_text(eval(*s.values[0]), meter_));
-      break;
-    case StatementKind::branch:
-      return exec_branch(s);
-    case StatementKind::loop:
-      return exec_loop(s);
-    case StatementKind::set:
-      assign(s.targets[0], eval(*s.values[0]));
-      break;
-    case StatementKind::set_block:
-      exec_set_block(s);
-      break;
-    case StatementKind::macro:
-      exec_macro(s);
-      break;
-    case StatementKind::call:
-      exec_call(s);
-      break;
-    case StatementKind::filter:
-      return exec_filter(s);
-    case StatementKind::with:
-      return exec_with(s);
-    case StatementKind::leave:
-      return Flow::leave;
-    case StatementKind::next:
-      return Flow::next;
+    case StatementKind::text: write(s.text); break;
+    case StatementKind::output: write(to_text(eval(*s.values[0]), meter_)); break;
+    case StatementKind::branch: return exec_branch(s);
+    case StatementKind::loop: return exec_loop(s);
+    case StatementKind::set: assign(s.targets[0], eval(*s.values[0])); break;
+    case StatementKind::set_block: exec_set_block(s); break;
+    case StatementKind::macro: exec_macro(s); break;
+    case StatementKind::call: exec_call(s); break;
+    case StatementKind::filter: return exec_filter(s);
+    case StatementKind::with: return exec_with(s);
+    case StatementKind::leave: return Flow::leave;
+    case StatementKind::next: return Flow::next;
     case StatementKind::generation: {
       Text text;
       capture(s.body, text);

@@ -190,10 +190,8 @@ bool is_printable(char32_t c) {
     case UTF8PROC_CATEGORY_CO:
     case UTF8PROC_CATEGORY_ZS:
     case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-      return false;
-    default:
-      return true;
+    case UTF8PROC_CATEGORY_ZP: return false;
+    default: return true;
   }
 }
 
@@ -232,10 +230,8 @@ Text title_case(TextView text) {
   Text out;
   bool inside = false;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (inside)
-      append_lower(out, text, i);
-    else
-      append_title(out, text[i]);
+    if (inside) append_lower(out, text, i);
+    else append_title(out, text[i]);
     inside = is_cased(text[i]);
   }
   return out;
@@ -244,12 +240,9 @@ Text title_case(TextView text) {
 Text swap_case(TextView text) {
   Text out;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (is_upper(text[i]))
-      append_lower(out, text, i);
-    else if (is_lower(text[i]))
-      append_upper(out, text[i]);
-    else
-      out += text[i];
+    if (is_upper(text[i])) append_lower(out, text, i);
+    else if (is_lower(text[i])) append_upper(out, text[i]);
+    else out += text[i];
   }
   return out;
 }
@@ -278,22 +271,14 @@ Text quote_python(TextView text) {
   for (const char32_t c : text) {
     const char32_t p = code_point(c);
     const auto escape = [&](const std::string& s) { append_marked(out, decode_utf8(s), mark_of(c)); };
-    if (p == '\n')
-      escape("\\n");
-    else if (p == '\r')
-      escape("\\r");
-    else if (p == '\t')
-      escape("\\t");
-    else if (p == '\\' || p == quote)
-      append_marked(out, Text{U'\\', p}, mark_of(c));
-    else if (is_printable(c))
-      out += c;
-    else if (p < 0x100)
-      escape(fmt::format("\\x{:02x}", static_cast<uint32_t>(p)));
-    else if (p < 0x10000)
-      escape(fmt::format("\\u{:04x}", static_cast<uint32_t>(p)));
-    else
-      escape(fmt::format("\\U{:08x}", static_cast<uint32_t>(p)));
+    if (p == '\n') escape("\\n");
+    else if (p == '\r') escape("\\r");
+    else if (p == '\t') escape("\\t");
+    else if (p == '\\' || p == quote) append_marked(out, Text{U'\\', p}, mark_of(c));
+    else if (is_printable(c)) out += c;
+    else if (p < 0x100) escape(fmt::format("\\x{:02x}", static_cast<uint32_t>(p)));
+    else if (p < 0x10000) escape(fmt::format("\\u{:04x}", static_cast<uint32_t>(p)));
+    else escape(fmt::format("\\U{:08x}", static_cast<uint32_t>(p)));
   }
   return out += quote;
 }
@@ -302,23 +287,12 @@ Text escape_html(TextView text) {
   Text out;
   for (const char32_t c : text) {
     switch (code_point(c)) {
-      case '&':
-        append_marked(out, U"&amp;", mark_of(c));
-        break;
-      case '<':
-        append_marked(out, U"&lt;", mark_of(c));
-        break;
-      case '>':
-        append_marked(out, U"&gt;", mark_of(c));
-        break;
-      case '\'':
-        append_marked(out, U"&#39;", mark_of(c));
-        break;
-      case '"':
-        append_marked(out, U"&#34;", mark_of(c));
-        break;
-      default:
-        out += c;
+      case '&': append_marked(out, U"&amp;", mark_of(c)); break;
+      case '<': append_marked(out, U"&lt;", mark_of(c)); break;
+      case '>': append_marked(out, U"&gt;", mark_of(c)); break;
+      case '\'': append_marked(out, U"&#39;", mark_of(c)); break;
+      case '"': append_marked(out, U"&#34;", mark_of(c)); break;
+      default: out += c;
     }
   }
   return out;

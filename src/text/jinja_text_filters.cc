@@ -156,8 +156,7 @@ JsonStyle json_style(const std::vector<const Value*>& a) {
   JsonStyle style;
   style.ensure_ascii = flag(a[0]);
   style.sort_keys = flag(a[3]);
-  if (a[1] != nullptr && a[1]->text() != nullptr)
-    style.indent = *a[1]->text();
+  if (a[1] != nullptr && a[1]->text() != nullptr) style.indent = *a[1]->text();
   else if (a[1] != nullptr && !a[1]->is<None>())
     style.indent = Text(static_cast<size_t>(std::clamp<Int>(require_integer(*a[1], "indent"), 0, 1000)), U' ');
   if (style.indent) style.item_separator = U",";

@@ -41,20 +41,13 @@ int order_sequences(const Sequence& a, const Sequence& b, Meter& meter, const ch
 
 const char* sequence_type(SequenceKind kind) {
   switch (kind) {
-    case SequenceKind::list:
-      return "list";
-    case SequenceKind::tuple:
-      return "tuple";
-    case SequenceKind::group:
-      return "_GroupTuple";
-    case SequenceKind::range:
-      return "range";
-    case SequenceKind::keys:
-      return "dict_keys";
-    case SequenceKind::values:
-      return "dict_values";
-    case SequenceKind::items:
-      return "dict_items";
+    case SequenceKind::list: return "list";
+    case SequenceKind::tuple: return "tuple";
+    case SequenceKind::group: return "_GroupTuple";
+    case SequenceKind::range: return "range";
+    case SequenceKind::keys: return "dict_keys";
+    case SequenceKind::values: return "dict_values";
+    case SequenceKind::items: return "dict_items";
   }
   return "list";
 }
@@ -124,10 +117,8 @@ Value make_dict(std::vector<std::pair<Value, Value>> entries, Meter& meter, bool
     depth = std::max({depth, depth_of(key), depth_of(value)});
     // A caller's JSON object has unique keys already; comparing them all would be quadratic.
     const Value* present = input ? nullptr : dict_find(*dict, key, meter);
-    if (present != nullptr)
-      *const_cast<Value*>(present) = std::move(value);
-    else
-      dict->entries.emplace_back(std::move(key), std::move(value));
+    if (present != nullptr) *const_cast<Value*>(present) = std::move(value);
+    else dict->entries.emplace_back(std::move(key), std::move(value));
   }
   if (depth >= kMaxNesting) fail_render("the template nests dicts deeper than {} levels", kMaxNesting);
   dict->depth = depth + 1;

@@ -70,10 +70,8 @@ void join_parts(std::vector<Part>& parts, Joins joins) {
   std::vector<Part> joined;
   bool previous = false;  // whether the part before was a match
   for (const Part& part : parts) {
-    if (!joined.empty() && joins(previous, part.matched))
-      joined.back().span.end = part.span.end;
-    else
-      joined.push_back(part);
+    if (!joined.empty() && joins(previous, part.matched)) joined.back().span.end = part.span.end;
+    else joined.push_back(part);
     previous = part.matched;
   }
   parts = std::move(joined);
@@ -84,10 +82,8 @@ void join_with_next(std::vector<Part>& parts) {
   std::vector<Part> joined;
   bool next = false;  // whether the part after is a match
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    if (part->matched && !next && !joined.empty())
-      joined.back().span.begin = part->span.begin;
-    else
-      joined.push_back(*part);
+    if (part->matched && !next && !joined.empty()) joined.back().span.begin = part->span.begin;
+    else joined.push_back(*part);
     next = part->matched;
   }
   std::reverse(joined.begin(), joined.end());
@@ -96,16 +92,11 @@ void join_with_next(std::vector<Part>& parts) {
 
 void apply(SplitBehavior behavior, std::vector<Part>& parts) {
   switch (behavior) {
-    case SplitBehavior::isolated:
-      return;
-    case SplitBehavior::removed:
-      return drop_matches(parts);
-    case SplitBehavior::contiguous:
-      return join_parts(parts, [](bool a, bool b) { return a == b; });
-    case SplitBehavior::merged_with_previous:
-      return join_parts(parts, [](bool a, bool b) { return b && !a; });
-    case SplitBehavior::merged_with_next:
-      return join_with_next(parts);
+    case SplitBehavior::isolated: return;
+    case SplitBehavior::removed: return drop_matches(parts);
+    case SplitBehavior::contiguous: return join_parts(parts, [](bool a, bool b) { return a == b; });
+    case SplitBehavior::merged_with_previous: return join_parts(parts, [](bool a, bool b) { return b && !a; });
+    case SplitBehavior::merged_with_next: return join_with_next(parts);
   }
 }
 
@@ -272,10 +263,8 @@ MetaspaceStep parse_metaspace(const JsonObject& object, const std::string& where
   // Files from before prepend_scheme say add_prefix_space.
   const bool prefix = json_bool(object, "add_prefix_space", where, true);
   const std::string scheme = json_string(object, "prepend_scheme", where, prefix ? "always" : "never");
-  if (scheme == "first")
-    step.scheme = PrependScheme::first;
-  else if (scheme == "never")
-    step.scheme = PrependScheme::never;
+  if (scheme == "first") step.scheme = PrependScheme::first;
+  else if (scheme == "never") step.scheme = PrependScheme::never;
   else if (scheme != "always")
     fail_data(where, "\"prepend_scheme\" is {}; expected always, first or never", quote_beginning(scheme));
   step.split = json_bool(object, "split", where, true);

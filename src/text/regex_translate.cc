@@ -110,28 +110,19 @@ class Translator {
 
   void step() {
     switch (peek()) {
-      case '[':
-        return emit_atom(char_class(0).text());
-      case '(':
-        return open_group();
-      case ')':
-        return close_group();
-      case '\\':
-        return escape();
+      case '[': return emit_atom(char_class(0).text());
+      case '(': return open_group();
+      case ')': return close_group();
+      case '\\': return escape();
       case '*':
       case '+':
-      case '?':
-        return quantifier(std::string(take(1)), false);
-      case '{':
-        return brace();
-      case '.':
-        return emit_atom(take(1));
+      case '?': return quantifier(std::string(take(1)), false);
+      case '{': return brace();
+      case '.': return emit_atom(take(1));
       case '|':
       case '^':
-      case '$':
-        return emit_bare(take(1));
-      default:
-        return emit_atom(literal(take_character()));
+      case '$': return emit_bare(take(1));
+      default: return emit_atom(literal(take_character()));
     }
   }
 

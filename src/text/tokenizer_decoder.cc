@@ -31,10 +31,8 @@ int hex_digit(char c) {
 }  // namespace
 
 TokenDecoder::TokenDecoder(const Json* value, const std::string& where) {
-  if (value == nullptr)
-    separator_ = " ";
-  else
-    add(*value, where);
+  if (value == nullptr) separator_ = " ";
+  else add(*value, where);
 }
 
 void TokenDecoder::add(const Json& value, const std::string& where) {
@@ -80,10 +78,8 @@ void TokenDecoder::add_step(const JsonObject& object, const std::string& type, c
     const Strip step{content[0], static_cast<uint32_t>(start), static_cast<uint32_t>(stop)};
     if (fused_ && (stop != 0 || whole_.start != 0))
       fail_data(where, "Strip after the tokens were joined can only take from the start, once");
-    if (fused_)
-      whole_ = step;
-    else
-      steps_.emplace_back(step);
+    if (fused_) whole_ = step;
+    else steps_.emplace_back(step);
   } else {
     fail_data(where,
               "decoder type {} is not supported; expected Sequence, ByteLevel, Metaspace, Replace, "

@@ -125,8 +125,7 @@ void JsonTokenizer::append_decoded(int32_t id, DecodeState& state, std::string& 
   if (!bytes) return;
   if (state.at_start && decoder_.start_differs())
     decoder_.append(decoder_.bytes(*id_to_token(id), is_literal(id), true), state, out);
-  else
-    decoder_.append(*bytes, state, out);
+  else decoder_.append(*bytes, state, out);
 }
 
 std::vector<int32_t> JsonTokenizer::encode_segments(std::span<const TextSegment> segments,
@@ -136,10 +135,8 @@ std::vector<int32_t> JsonTokenizer::encode_segments(std::span<const TextSegment>
     const size_t begin = work.text.size();
     append_valid_utf8(work.text, segment.text, true);
     if (segment.literal || work.text.size() == begin) continue;
-    if (!work.open.empty() && work.open.back().end == begin)
-      work.open.back().end = work.text.size();
-    else
-      work.open.push_back({begin, work.text.size()});
+    if (!work.open.empty() && work.open.back().end == begin) work.open.back().end = work.text.size();
+    else work.open.push_back({begin, work.text.size()});
   }
   if (add_special_tokens) work.ids = surroundings_.before;
   size_t end = 0;

@@ -87,10 +87,8 @@ void Normalizer::add_replace(const JsonObject& object, const std::string& where)
   const double per_match = static_cast<double>(content.size());
   growth_ *= std::max(1.0, regex ? 1 + per_match : per_match / static_cast<double>(text.size()));
   if (growth_ > kMaxGrowth) fail_data(where, "the Replace steps can make a text over {} times longer", kMaxGrowth);
-  if (regex)
-    steps_.emplace_back(Replace{Regex(text, where), std::move(content)});
-  else
-    steps_.emplace_back(Replace{text, std::move(content)});
+  if (regex) steps_.emplace_back(Replace{Regex(text, where), std::move(content)});
+  else steps_.emplace_back(Replace{text, std::move(content)});
 }
 
 std::string Normalizer::run(std::string_view text, RegexScratch& scratch) const {
@@ -109,10 +107,8 @@ std::string Normalizer::apply(Lowercase, std::string text, RegexScratch&) {
   out.reserve(text.size());
   for (size_t i = 0; i < text.size();) {
     const CodePoint code = code_point_at(text, i);
-    if (code.value == 0x130)
-      out += "i\xCC\x87";  // the only character whose full lower case is two characters
-    else
-      append_utf8(out, to_lower(code.value));
+    if (code.value == 0x130) out += "i\xCC\x87";  // the only character whose full lower case is two characters
+    else append_utf8(out, to_lower(code.value));
     i += code.size;
   }
   return out;

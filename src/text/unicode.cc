@@ -146,10 +146,8 @@ bool is_word(char32_t c) {
     case UTF8PROC_CATEGORY_LO:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return is_mark(c);
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: return is_mark(c);
   }
 }
 

@@ -65,7 +65,8 @@ class Binder {
       return {{*tensor}, {}, true};
     }
     const bool gpt_oss = spec.name.find("{}") == std::string::npos;
-    binding_.missing.push_back(gpt_oss ? spec.name + "_blocks (or " + spec.name + ")" : spec.name + " for every expert {}");
+    binding_.missing.push_back(gpt_oss ? spec.name + "_blocks (or " + spec.name + ")"
+                                       : spec.name + " for every expert {}");
     return {};
   }
 
@@ -91,7 +92,8 @@ class Binder {
         continue;
       }
       if (format.value_or(format_name(spec)) != format_name(spec))
-        binding_.mismatched.push_back(fmt::format("{} is {}; the experts before it are {}", name, format_name(spec), *format));
+        binding_.mismatched.push_back(
+            fmt::format("{} is {}; the experts before it are {}", name, format_name(spec), *format));
       format = format_name(spec);
       all.tensors.push_back(one->tensors[0]);
       if (!one->scales.empty()) all.scales.push_back(one->scales[0]);
@@ -107,7 +109,8 @@ class Binder {
     const auto tensor = take(name);
     if (!tensor) return std::nullopt;
     if (coded && tensor->dtype() == DType::e4m3) return bind_fp8(spec, *tensor, base, shape);
-    if (coded && (tensor->dtype() == DType::i8 || tensor->dtype() == DType::u8)) return bind_fp4(spec, *tensor, base, shape);
+    if (coded && (tensor->dtype() == DType::i8 || tensor->dtype() == DType::u8))
+      return bind_fp4(spec, *tensor, base, shape);
     if (spec.kind == WeightKind::table) return bind_table(spec, *tensor);
     set_plain(spec, *tensor, shape);
     return WeightSource{{*tensor}, {}};
@@ -119,7 +122,8 @@ class Binder {
     // A vector may come in any shape, and a padded one longer than it is.
     const int64_t found = tensor.shape().elements(), wanted = shape.elements();
     // A convolution over whole patches [N, channels, h, w] is a matrix [N, K].
-    const bool convolution = spec.kind == WeightKind::matrix && tensor.shape().rank() == 4 && tensor.shape()[0] == shape[0];
+    const bool convolution =
+        spec.kind == WeightKind::matrix && tensor.shape().rank() == 4 && tensor.shape()[0] == shape[0];
     const bool flat = spec.kind == WeightKind::vector || convolution;
     const bool fits = flat ? found == wanted || (spec.padded && found > wanted) : tensor.shape() == shape;
     if (!fits || !is_float(tensor.dtype())) mismatch(tensor, shape, "F32, BF16 or F16");
@@ -213,14 +217,16 @@ class Binder {
   void check_groups(WeightSpec& spec) {
     spec.dtype = DType::none;
     if (spec.shape[-1] % kMxGroup != 0)
-      binding_.mismatched.push_back(fmt::format("{} has K = {}; groups of 32 need a multiple of 32", spec.name, spec.shape[-1]));
+      binding_.mismatched.push_back(
+          fmt::format("{} has K = {}; groups of 32 need a multiple of 32", spec.name, spec.shape[-1]));
   }
   void check(const StoredTensor& found, const Shape& shape, bool dtype_fits, const char* dtypes) {
     if (found.shape() != shape || !dtype_fits) mismatch(found, shape, dtypes);
   }
   void mismatch(const StoredTensor& found, const Shape& shape, const char* dtypes) {
-    binding_.mismatched.push_back(fmt::format("{} is {} {}; expected {} {}", found.name(), safetensors_name(found.dtype()),
-                                              to_string(found.shape()), dtypes, to_string(shape)));
+    binding_.mismatched.push_back(fmt::format("{} is {} {}; expected {} {}", found.name(),
+                                              safetensors_name(found.dtype()), to_string(found.shape()), dtypes,
+                                              to_string(shape)));
   }
 
   Graph& graph_;

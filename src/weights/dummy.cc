@@ -12,7 +12,8 @@ namespace {
 
 // About normal with deviation 1: the sum of four uniform 16-bit numbers, cheap enough for billions of weights.
 float cheap_normal(uint64_t bits) {
-  const double sum = static_cast<double>((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) + (bits >> 32 & 0xFFFF) + (bits >> 48));
+  const double sum =
+      static_cast<double>((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) + (bits >> 32 & 0xFFFF) + (bits >> 48));
   return static_cast<float>((sum / 65536 - 2) * 1.7320508);
 }
 
@@ -35,7 +36,8 @@ void fill_mxfp4(const WeightSlot& slot, std::byte* out, ThreadPool& pool, uint64
     for (int64_t m = 0; m < matrices; ++m) {
       std::byte* matrix = out + m * mxfp4_bytes(N, K);
       random_codes(m * N * K, N * K, seed, matrix);
-      for (int64_t g = 0; g < N * groups; ++g) matrix[N * K / 2 + g] = std::byte{random_scale(m * N * groups + g, K, seed)};
+      for (int64_t g = 0; g < N * groups; ++g)
+        matrix[N * K / 2 + g] = std::byte{random_scale(m * N * groups + g, K, seed)};
     }
     return;
   }
@@ -46,7 +48,8 @@ void fill_mxfp4(const WeightSlot& slot, std::byte* out, ThreadPool& pool, uint64
       for (int64_t r = 0; r < kBlockRows; ++r)
         matrix[i * kMxBlockGroupBytes + r] = std::byte{random_scale(i * kBlockRows + r, K, seed)};
     std::byte* tail = matrix + blocks * groups * kMxBlockGroupBytes;
-    for (int64_t i = 0; i < (N % kBlockRows) * groups; ++i) tail[i * kMxRowGroupBytes] = std::byte{random_scale(i, K, seed)};
+    for (int64_t i = 0; i < (N % kBlockRows) * groups; ++i)
+      tail[i * kMxRowGroupBytes] = std::byte{random_scale(i, K, seed)};
   });
 }
 

@@ -86,7 +86,8 @@ class Loader {
       if (slot_.spec.format == Format::fp8) load_fp8(e);
       else if (slot_.spec.format == Format::int4) load_int4(e);
       else
-        for (int64_t b = 0; b < row_blocks(stack_.N); b += blocks) pack(e, b, std::min(b + blocks, row_blocks(stack_.N)));
+        for (int64_t b = 0; b < row_blocks(stack_.N); b += blocks)
+          pack(e, b, std::min(b + blocks, row_blocks(stack_.N)));
     }
   }
 
@@ -161,15 +162,18 @@ class Loader {
     const int64_t first = block * kBlockRows, last = std::min(first + kBlockRows, rows);
     for (int64_t i = first * groups; i < last * groups; ++i)
       if (scales[i] == std::byte{kE8m0Nan}) bad_row = i / groups;
-    std::memcpy(to + first * groups * 16, codes + first * groups * 16, static_cast<size_t>((last - first) * groups * 16));
-    std::memcpy(to + codes_bytes + first * groups, scales + first * groups, static_cast<size_t>((last - first) * groups));
+    std::memcpy(to + first * groups * 16, codes + first * groups * 16,
+                static_cast<size_t>((last - first) * groups * 16));
+    std::memcpy(to + codes_bytes + first * groups, scales + first * groups,
+                static_cast<size_t>((last - first) * groups));
   }
 
   void drop_rows(int64_t e, int64_t first, int64_t last) {
     const auto drop = [&](const std::vector<StoredTensor>& tensors) {
       if (tensors.empty()) return;
       const uint64_t row = tensors[0].bytes() / static_cast<uint64_t>(stack_.E * stack_.N);
-      shards_.drop(tensors[0], static_cast<uint64_t>(e * stack_.N + first) * row, static_cast<uint64_t>(last - first) * row);
+      shards_.drop(tensors[0], static_cast<uint64_t>(e * stack_.N + first) * row,
+                   static_cast<uint64_t>(last - first) * row);
     };
     drop(source_.tensors);
     drop(source_.scales);

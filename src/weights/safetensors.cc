@@ -199,10 +199,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> prefix_and
   const std::string name = where + ": header";
   const Json json = parse_json(text, name, {.unique_keys = true, .max_depth = 8});
   for (const auto& [key, value] : json_object(json, name)) {
-    if (key == "__metadata__")
-      header.metadata = read_metadata(value, where);
-    else
-      header.tensors.push_back(EntryParser(key, where).parse(value));
+    if (key == "__metadata__") header.metadata = read_metadata(value, where);
+    else header.tensors.push_back(EntryParser(key, where).parse(value));
   }
   sort_by_data(header.tensors);
   check_cover(header, file_size, where);

@@ -9,12 +9,13 @@
 #include "base/rng.h"
 #include "quant/fp4.h"
 #include "weights/load.h"
+#include "weights/quantization.h"
 #include "weights/safetensors_writer.h"
 
 namespace moesaic {
 namespace {
 
-enum class Content : uint8_t { elements, ones, codes, scales };
+enum class Content : uint8_t { elements, ones, codes, scales, zeros };
 
 struct SynthTensor {
   SafetensorsSpec spec;
@@ -31,23 +32,52 @@ double deviation_of(const WeightSpec& weight) {
   return 1 / std::sqrt(static_cast<double>(weight.shape[-1]));
 }
 
-std::vector<SynthTensor> tensors_of(const WeightSpec& weight) {
-  const int64_t K = weight.shape[-1];
-  if (weight.format == Format::mxfp4) {
-    const int64_t E = weight.shape[0], N = weight.shape[1], groups = K / kMxGroup;
-    return {{{weight.name + "_blocks", DType::u8, {E, N, groups, kMxGroup / 2}}, Content::codes, K},
-            {{weight.name + "_scales", DType::u8, {E, N, groups}}, Content::scales, K}};
+// gpt-oss keeps all experts in one tensor, MXFP4 or BF16 with K first.
+std::vector<SynthTensor> stacked_experts(const WeightSpec& weight) {
+  const int64_t E = weight.shape[0], N = weight.shape[1], K = weight.shape[2], groups = K / kMxGroup;
+  if (weight.format == Format::plain)
+    return {{{weight.name, DType::bf16, {E, K, N}}, Content::elements, K, deviation_of(weight)}};
+  return {{{weight.name + "_blocks", DType::u8, {E, N, groups, kMxGroup / 2}}, Content::codes, K},
+          {{weight.name + "_scales", DType::u8, {E, N, groups}}, Content::scales, K}};
+}
+
+// Other families have tensors per expert; MXFP4 as compressed-tensors names it.
+std::vector<SynthTensor> single_experts(const WeightSpec& weight) {
+  const int64_t N = weight.shape[1], K = weight.shape[2];
+  const size_t at = weight.name.find("{}");
+  std::vector<SynthTensor> all;
+  for (int64_t e = 0; e < weight.shape[0]; ++e) {
+    const std::string name = weight.name.substr(0, at) + std::to_string(e) + weight.name.substr(at + 2);
+    const std::string base = name.ends_with(".weight") ? name.substr(0, name.size() - 7) : name;
+    if (weight.format == Format::plain) {
+      all.push_back({{name, DType::bf16, {N, K}}, Content::elements, K, deviation_of(weight)});
+      continue;
+    }
+    all.push_back({{base + ".weight_packed", DType::u8, {N, K / 2}}, Content::codes, K});
+    all.push_back({{base + ".weight_scale", DType::u8, {N, K / kMxGroup}}, Content::scales, K});
   }
+  return all;
+}
+
+std::vector<SynthTensor> tensors_of(const WeightSpec& weight) {
+  if (weight.format != Format::plain && (weight.format != Format::mxfp4 || weight.kind != WeightKind::experts))
+    fail_argument("{} would be {}, which synth does not write; leave quantization_config out of the config",
+                  weight.name, format_name(weight));
+  if (weight.kind == WeightKind::experts)
+    return weight.name.find("{}") == std::string::npos ? stacked_experts(weight) : single_experts(weight);
+  if (weight.kind == WeightKind::table)
+    return {{{weight.name, DType::i64, weight.shape}, Content::zeros, weight.shape[-1]}};
   const bool norm = weight.kind == WeightKind::vector && weight.name.find("norm") != std::string::npos;
-  const Shape shape =
-      weight.kind == WeightKind::experts ? Shape{weight.shape[0], weight.shape[2], weight.shape[1]} : weight.shape;
-  return {{{weight.name, DType::bf16, shape}, norm ? Content::ones : Content::elements, K, deviation_of(weight)}};
+  return {{{weight.name, DType::bf16, weight.shape},
+           norm ? Content::ones : Content::elements,
+           weight.shape[-1],
+           deviation_of(weight)}};
 }
 
 std::vector<SynthTensor> tensors_of(const Graph& graph) {
   std::vector<SynthTensor> all;
   for (const WeightSpec& weight : graph.weights) {
-    if (!weight.fallback.empty()) continue;
+    if (may_be_tied(graph, weight)) continue;
     for (SynthTensor& tensor : tensors_of(weight)) all.push_back(std::move(tensor));
   }
   return all;
@@ -64,16 +94,15 @@ uint64_t seed_of(const std::string& name, uint64_t seed) {
 void fill(const SynthTensor& tensor, uint64_t seed, int64_t first, int64_t count, std::byte* out) {
   constexpr uint16_t kOne = 0x3F80;  // bf16
   switch (tensor.content) {
-    case Content::elements:
-      return random_elements(DType::bf16, first, count, tensor.deviation, seed, out);
-    case Content::codes:
-      return random_codes(2 * first, 2 * count, seed, out);
+    case Content::elements: return random_elements(DType::bf16, first, count, tensor.deviation, seed, out);
+    case Content::codes: return random_codes(2 * first, 2 * count, seed, out);
     case Content::scales:
       for (int64_t i = 0; i < count; ++i) out[i] = std::byte{random_scale(first + i, tensor.K, seed)};
       return;
     case Content::ones:
       for (int64_t i = 0; i < count; ++i) std::memcpy(out + 2 * i, &kOne, sizeof kOne);
       return;
+    case Content::zeros: std::memset(out, 0, static_cast<size_t>(count * dtype_bytes(tensor.spec.dtype))); return;
   }
 }
 

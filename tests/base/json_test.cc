@@ -120,10 +120,8 @@ Json random_json(Rng& rng, int depth) {
   JsonArray array;
   JsonObject object;
   for (int64_t n = rng.below(5); n > 0; --n) {
-    if (kind == 6)
-      array.push_back(random_json(rng, depth - 1));
-    else
-      object[fmt::format("k{}\u00fc", n)] = random_json(rng, depth - 1);
+    if (kind == 6) array.push_back(random_json(rng, depth - 1));
+    else object[fmt::format("k{}\u00fc", n)] = random_json(rng, depth - 1);
   }
   return kind == 6 ? Json(array) : Json(object);
 }

@@ -59,7 +59,8 @@ TEST_F(RunImage, TheTemplateAndThePromptSayTheSamePlace) {
   const Finished first = run({"-p", "Hi", "--image", kImages + "photo.jpg"});
   EXPECT_EQ(chat.out, marked.out) << marked.err;
   EXPECT_EQ(first.out, marked.out) << first.err;
-  EXPECT_EQ(first.err.substr(0, first.err.find(',')), marked.err.substr(0, marked.err.find(',')));  // "[prompt 25 tokens"
+  EXPECT_EQ(first.err.substr(0, first.err.find(',')),
+            marked.err.substr(0, marked.err.find(',')));  // "[prompt 25 tokens"
   EXPECT_NE(run({"-p", "Hi", "--image", kImages + "alpha.webp"}).out, first.out);
 }
 

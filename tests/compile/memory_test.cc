@@ -14,7 +14,8 @@ Graph graph_with(int64_t layers, int64_t experts = 8) {
   const std::string text = fmt::format(
       R"({{"architectures": ["GptOssForCausalLM"], "num_hidden_layers": {}, "hidden_size": 96, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 112, "intermediate_size": 64, "num_local_experts": {},
-        "num_experts_per_tok": 3, "sliding_window": 8}})", layers, experts);
+        "num_experts_per_tok": 3, "sliding_window": 8}})",
+      layers, experts);
   Graph graph;
   const BuildOptions options;
   Builder builder(graph, options);
@@ -46,7 +47,8 @@ void expect_no_overlap(const Plan& plan) {
   std::map<int64_t, std::pair<int, int64_t>> produced;  // offset -> step, bytes
   const Bounds bounds{plan.limits.tokens, plan.limits.rows};
   const auto each_grain = [&](int64_t offset, int64_t bytes, auto body) {
-    for (int64_t b = offset / kGrain; b < (offset + bytes + kGrain - 1) / kGrain; ++b) body(writer[static_cast<size_t>(b)]);
+    for (int64_t b = offset / kGrain; b < (offset + bytes + kGrain - 1) / kGrain; ++b)
+      body(writer[static_cast<size_t>(b)]);
   };
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
@@ -112,7 +114,11 @@ TEST(Memory, WeightsTakeTheirPackedSize) {
     if (slot.spec.kind == WeightKind::vector) continue;
     EXPECT_EQ(slot.bytes, weight_bytes(slot.spec)) << slot.spec.name;
   }
-  EXPECT_EQ(weight_bytes({.name = "x", .kind = WeightKind::experts, .shape = {8, 128, 96}, .fallback = "", .fused = "",
+  EXPECT_EQ(weight_bytes({.name = "x",
+                          .kind = WeightKind::experts,
+                          .shape = {8, 128, 96},
+                          .fallback = "",
+                          .fused = "",
                           .format = Format::mxfp4}),
             8 * 128 * 96 / 32 * 17);
 }
@@ -134,10 +140,12 @@ TEST(Selection, SaysWhyAPreferredKernelRefused) {
 TEST(Selection, NoKernelIsOneErrorWithEveryReason) {
   CompileOptions options = options_for(Precision::fast);
   options.skip = {"expand_moe", "fuse_expert_swiglu"};  // the CPU backend has no kernel for a whole moe
-  EXPECT_THAT([&] { compile(graph_with(1), options); }, testing::ThrowsMessage<Error>(testing::HasSubstr("no kernel runs")));
+  EXPECT_THAT([&] { compile(graph_with(1), options); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("no kernel runs")));
   options.skip = {"no_such_pass"};
   EXPECT_THAT([&] { compile(graph_with(1), options); },
-              testing::ThrowsMessage<Error>(testing::AllOf(testing::HasSubstr("no_such_pass"), testing::HasSubstr("expand_moe"))));
+              testing::ThrowsMessage<Error>(
+                  testing::AllOf(testing::HasSubstr("no_such_pass"), testing::HasSubstr("expand_moe"))));
 }
 
 TEST(Passes, ObserverSeesEveryStage) {
@@ -147,7 +155,8 @@ TEST(Passes, ObserverSeesEveryStage) {
     if (phase == Phase::decode) seen.push_back(pass);
   };
   compile(graph_with(1), options);
-  EXPECT_THAT(seen, testing::ElementsAre("build", "infer_shapes", "expand_moe", "fuse_expert_swiglu", "fuse_add_norm"));
+  EXPECT_THAT(seen, testing::ElementsAre("build", "infer_shapes", "fold_mla", "expand_moe", "fuse_expert_swiglu",
+                                         "fuse_add_norm"));
 }
 
 }  // namespace

@@ -68,8 +68,8 @@ Engine open(const std::string& model, const std::string& precision = "float32", 
 }
 
 TEST(GoldenGreedy, TokensEqualTheReference) {
-  for (const char* name : {"gpt_oss-mxfp4", "gpt_oss-bf16", "kimi_linear", "qwen3_moe", "deepseek_v3", "deepseek_v3-fp8", "kimi_k3",
-                           "kimi_k3-grouped"}) {
+  for (const char* name : {"gpt_oss-mxfp4", "gpt_oss-bf16", "kimi_linear", "qwen3_moe", "deepseek_v3",
+                           "deepseek_v3-fp8", "kimi_k3", "kimi_k3-grouped"}) {
     const TensorMap reference = read_tensors(golden(name) + "/golden.safetensors");
     const Json info = read_json_file(golden(name) + "/golden.json");
     const auto prompt_length = static_cast<size_t>(json_int(info.as_object(), "prompt_len", name));
@@ -96,7 +96,8 @@ TEST(Demo, GreedyContinuationsEqualTheReference) {
     ASSERT_EQ(answer.ids.size(), want.size());
     for (size_t k = 0; k < want.size(); ++k) {
       if (answer.gaps[k] < kNearTie) {
-        std::printf("prompt %d, token %zu: a near-tie, the two best logits are %g apart\n", i, k, static_cast<double>(answer.gaps[k]));
+        std::printf("prompt %d, token %zu: a near-tie, the two best logits are %g apart\n", i, k,
+                    static_cast<double>(answer.gaps[k]));
         if (answer.ids[k] != want[k]) break;
       }
       ASSERT_EQ(answer.ids[k], want[k]) << "prompt " << i << ", token " << k;
@@ -122,8 +123,8 @@ double relative_l2(std::span<const double> logits, std::span<const float> refere
   return std::sqrt(difference / square);
 }
 
-// tests/golden/demo holds true float32; golden.safetensors of the model was made with rounded matrix products and is off
-// by up to 3.4e-3 itself (tests/golden/demo/README.md).
+// tests/golden/demo holds true float32; golden.safetensors of the model was made with rounded matrix products and is
+// off by up to 3.4e-3 itself (tests/golden/demo/README.md).
 TEST(Demo, LogitsEqualTheReference) {
   const TensorMap exact = read_tensors(golden("demo") + "/float32.safetensors");
   const TensorMap rounded = read_tensors(demo_model() + "/golden.safetensors");
@@ -148,17 +149,18 @@ TEST(Demo, PromptsTokenizeAsTheReference) {
     const std::string text(info.at("prompts").at(static_cast<size_t>(i)).as_string());
     EXPECT_EQ(engine.tokenizer().encode(text), read_ids(reference.at(fmt::format("prompt.{}", i)))) << text;
   }
-  const auto chat = engine.tokenizer().encode_chat(
-      R"([{"role": "user", "content": "What sound does an owl make?"}])");
+  const auto chat = engine.tokenizer().encode_chat(R"([{"role": "user", "content": "What sound does an owl make?"}])");
   ASSERT_TRUE(chat.ok()) << chat.status().message();
   EXPECT_EQ(*chat, read_ids(reference.at("prompt.3")));
 }
 
 TEST(Demo, ChatAnswersWithoutMarkers) {
   Engine engine = open(demo_model(), "fast");
-  const auto tokens = engine.tokenizer().encode_chat(R"([{"role": "user", "content": "What sound does an owl make?"}])");
+  const auto tokens =
+      engine.tokenizer().encode_chat(R"([{"role": "user", "content": "What sound does an owl make?"}])");
   ASSERT_TRUE(tokens.ok());
-  const Answer answer = ask(engine, {.tokens = *tokens, .sampling = {.temperature = 0}, .max_new_tokens = 64, .chat = true});
+  const Answer answer =
+      ask(engine, {.tokens = *tokens, .sampling = {.temperature = 0}, .max_new_tokens = 64, .chat = true});
   EXPECT_EQ(answer.reason, FinishReason::stop);
   EXPECT_GT(answer.text.size(), 5u);
   EXPECT_EQ(answer.text.find("<|"), std::string::npos) << answer.text;
@@ -172,7 +174,9 @@ TEST(Engine, FC027_NeighboursDoNotMatter) {
   for (uint64_t i = 0; i < 9; ++i) {
     Ids prompt;
     for (uint64_t k = 0; k < 5 + 17 * i; ++k) prompt.push_back(static_cast<int32_t>(mix64(i * 1000 + k) % 6000));
-    requests.push_back({.tokens = prompt, .sampling = {.temperature = 0.8f, .top_p = 0.9f, .seed = i}, .max_new_tokens = 20,
+    requests.push_back({.tokens = prompt,
+                        .sampling = {.temperature = 0.8f, .top_p = 0.9f, .seed = i},
+                        .max_new_tokens = 20,
                         .ignore_eos = true});
   }
   std::vector<Answer> alone;
@@ -219,8 +223,10 @@ TEST(Engine, RefusesWhatCannotRun) {
     return result.ok() ? std::string("accepted") : std::string(result.status().message());
   };
   EXPECT_THAT(refusal({}), HasSubstr("no tokens"));
-  EXPECT_THAT(refusal(greedy(Ids(100, 5), 1)), testing::AllOf(HasSubstr("maximum context length is 100 tokens"), HasSubstr("100")));
-  EXPECT_THAT(refusal(greedy(Ids(60, 5), 41)), testing::AllOf(HasSubstr("maximum context length is 100 tokens"), HasSubstr("41")));
+  EXPECT_THAT(refusal(greedy(Ids(100, 5), 1)),
+              testing::AllOf(HasSubstr("maximum context length is 100 tokens"), HasSubstr("100")));
+  EXPECT_THAT(refusal(greedy(Ids(60, 5), 41)),
+              testing::AllOf(HasSubstr("maximum context length is 100 tokens"), HasSubstr("41")));
   EXPECT_EQ(refusal(greedy(Ids(60, 5), 40)), "accepted");
   EXPECT_THAT(refusal(greedy({6144}, 1)), HasSubstr("6144"));
   EXPECT_THAT(refusal(greedy({-1}, 1)), HasSubstr("-1"));
@@ -287,9 +293,12 @@ TEST(Engine, NonFiniteLogitsEndOnlyTheirSequence) {
 }
 
 TEST(Engine, ErrorsWhileOpening) {
-  EXPECT_THAT([] { Engine::open({.model = "no-such-directory"}); }, testing::ThrowsMessage<Error>(HasSubstr("no-such-directory")));
-  EXPECT_THAT([] { Engine::open({.model = demo_model(), .device = "abacus"}); }, testing::ThrowsMessage<Error>(HasSubstr("abacus")));
-  EXPECT_THAT([] { Engine::open({.model = demo_model(), .precision = "half"}); }, testing::ThrowsMessage<Error>(HasSubstr("half")));
+  EXPECT_THAT([] { Engine::open({.model = "no-such-directory"}); },
+              testing::ThrowsMessage<Error>(HasSubstr("no-such-directory")));
+  EXPECT_THAT([] { Engine::open({.model = demo_model(), .device = "abacus"}); },
+              testing::ThrowsMessage<Error>(HasSubstr("abacus")));
+  EXPECT_THAT([] { Engine::open({.model = demo_model(), .precision = "half"}); },
+              testing::ThrowsMessage<Error>(HasSubstr("half")));
   EXPECT_THAT([] { Engine::open({.model = demo_model(), .max_model_len = 5000}); },
               testing::ThrowsMessage<Error>(testing::AllOf(HasSubstr("5000"), HasSubstr("2048"))));
   EXPECT_THAT([] { Engine::open({.model = demo_model(), .kv_cache_tokens = int64_t{1} << 40}); },

@@ -49,8 +49,10 @@ TEST(Graph, PrintAndParseRoundTrip) {
 
 TEST(Graph, ParseErrorsNameTheLine) {
   const std::string good = print(tiny_gpt_oss());
-  for (auto [from, to] : std::vector<std::pair<std::string, std::string>>{
-           {"= rms_norm", "= rms_morn"}, {"eps=", "epsilon="}, {"f32[T,64]", "f32[T,63]"}, {" = embed @", " = embed %"}}) {
+  for (auto [from, to] : std::vector<std::pair<std::string, std::string>>{{"= rms_norm", "= rms_morn"},
+                                                                          {"eps=", "epsilon="},
+                                                                          {"f32[T,64]", "f32[T,63]"},
+                                                                          {" = embed @", " = embed %"}}) {
     std::string bad = good;
     bad.replace(bad.find(from), from.size(), to);
     try {

@@ -38,7 +38,8 @@ TEST(Rope, FC036_CorrectionRange) {
 }
 
 TEST(Rope, FC036_CoincidingBoundsAreGuarded) {
-  const RopeConfig rope{.theta = 10000, .factor = 4, .beta_fast = 1, .beta_slow = 1, .original_positions = 64, .truncate = false};
+  const RopeConfig rope{
+      .theta = 10000, .factor = 4, .beta_fast = 1, .beta_slow = 1, .original_positions = 64, .truncate = false};
   for (float f : rope_frequencies(rope, 16)) EXPECT_TRUE(std::isfinite(f));
 }
 

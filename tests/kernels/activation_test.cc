@@ -16,7 +16,8 @@ struct Case {
 };
 
 TEST(Activation, FC009_ClampedSwigluKeepsItsLimit) {
-  const Case cases[] = {{8, -9, -41.99971877}, {-8, 9, -7.8131431e-05}, {1, 0, 0.84579577}, {0.5f, -1, 0}, {20, 20, 55.99962503}};
+  const Case cases[] = {
+      {8, -9, -41.99971877}, {-8, 9, -7.8131431e-05}, {1, 0, 0.84579577}, {0.5f, -1, 0}, {20, 20, 55.99962503}};
   for (const Case& c : cases) {
     EXPECT_NEAR(ref::clamped_swiglu(c.gate, c.up, 7, 1.702), c.want, 1e-7 * std::abs(c.want) + 5e-9);
     const float h[2] = {c.gate, c.up};

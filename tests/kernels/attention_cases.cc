@@ -89,8 +89,8 @@ std::vector<KernelCase> attention_cases(Op op, Rng& rng) {
 
 std::vector<KernelCase> kernel_cases(Op op, Rng& rng) {
   std::vector<KernelCase> out;
-  for (auto* cases : {dense_cases, elementwise_cases, vision_cases, attention_cases, routing_cases, expert_cases, mla_cases,
-                      kda_cases, deepseek_v4_cases})
+  for (auto* cases : {dense_cases, elementwise_cases, vision_cases, attention_cases, routing_cases, expert_cases,
+                      mla_cases, kda_cases, deepseek_v4_cases})
     for (KernelCase& test : cases(op, rng)) out.push_back(std::move(test));
   return out;
 }

@@ -1,5 +1,5 @@
-// Cases of slice, glu, sigmoid_gate, attn_res, rope in its general form, rms_norm per head, routers with scores, and expert
-// products of formats that are widened in scratch.
+// Cases of slice, glu, sigmoid_gate, attn_res, rope in its general form, rms_norm per head, routers with scores, and
+// expert products of formats that are widened in scratch.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,17 +20,23 @@ constexpr Tolerance kSmooth{.ulps = 16, .absolute = 0x1p-120};
 void add_slice(Rng& rng, std::vector<KernelCase>& out) {
   for (int64_t tokens : kCaseTokens)
     for (auto [heads, D, begin, count] : {std::array<int64_t, 4>{1, 48, 32, 16}, {4, 24, 0, 16}, {3, 20, 7, 5}})
-      out.push_back(make_case(fmt::format("T={} heads={} D={}", tokens, heads, D), Op::slice,
-                              {{Attr::heads, number(heads)}, {Attr::begin, number(begin)}, {Attr::count, number(count)}},
-                              {normal_operand(rng, {Symbol::T, heads * D}, {tokens, 0})}, {tokens, 0}));
+      out.push_back(
+          make_case(fmt::format("T={} heads={} D={}", tokens, heads, D), Op::slice,
+                    {{Attr::heads, number(heads)}, {Attr::begin, number(begin)}, {Attr::count, number(count)}},
+                    {normal_operand(rng, {Symbol::T, heads * D}, {tokens, 0})}, {tokens, 0}));
 }
 
 void add_glu(Rng& rng, std::vector<KernelCase>& out) {
-  const std::vector<Attrs> kinds = {
-      {{Attr::activation, number(static_cast<int>(Activation::silu))}, {Attr::limit, 0}},
-      {{Attr::activation, number(static_cast<int>(Activation::silu))}, {Attr::limit, 2}},
-      {{Attr::activation, number(static_cast<int>(Activation::situ))}, {Attr::limit, 0}, {Attr::beta, 4}, {Attr::linear_beta, 25}},
-      {{Attr::activation, number(static_cast<int>(Activation::situ))}, {Attr::limit, 0}, {Attr::beta, 4}, {Attr::linear_beta, 0}}};
+  const std::vector<Attrs> kinds = {{{Attr::activation, number(static_cast<int>(Activation::silu))}, {Attr::limit, 0}},
+                                    {{Attr::activation, number(static_cast<int>(Activation::silu))}, {Attr::limit, 2}},
+                                    {{Attr::activation, number(static_cast<int>(Activation::situ))},
+                                     {Attr::limit, 0},
+                                     {Attr::beta, 4},
+                                     {Attr::linear_beta, 25}},
+                                    {{Attr::activation, number(static_cast<int>(Activation::situ))},
+                                     {Attr::limit, 0},
+                                     {Attr::beta, 4},
+                                     {Attr::linear_beta, 0}}};
   for (int64_t tokens : kCaseTokens) {
     for (size_t i = 0; i < kinds.size(); ++i) {
       const Bounds now{tokens, 0};
@@ -52,8 +58,8 @@ void add_sigmoid_gate(Rng& rng, std::vector<KernelCase>& out) {
   }
 }
 
-// The scores are sums of H products over a norm; their rounding moves the softmax weights by about H units of the scores'
-// own size, which stays below 4 * sqrt(H) here.
+// The scores are sums of H products over a norm; their rounding moves the softmax weights by about H units of the
+// scores' own size, which stays below 4 * sqrt(H) here.
 void add_attn_res(Rng& rng, std::vector<KernelCase>& out) {
   for (int64_t tokens : kCaseTokens) {
     for (int64_t blocks : {1, 3, 9}) {
@@ -77,9 +83,10 @@ void add_rope(Rng& rng, std::vector<KernelCase>& out) {
       Attrs attrs{{Attr::heads, number(kHeads)}, {Attr::head_dim, number(kDim)}, {Attr::begin, bits < 2 ? 16.0 : 0.0}};
       if ((bits & 1) != 0) attrs.set(Attr::interleaved, 1);
       if (bits == 3) attrs.set(Attr::inverse, 1);
-      out.push_back(make_case(fmt::format("T={} part {}", tokens, bits), Op::rope, attrs,
-                              {normal_operand(rng, {Symbol::T, kHeads * kDim}, now), normal_operand(rng, {Symbol::T, kHalf, 2}, now)},
-                              now));
+      out.push_back(make_case(
+          fmt::format("T={} part {}", tokens, bits), Op::rope, attrs,
+          {normal_operand(rng, {Symbol::T, kHeads * kDim}, now), normal_operand(rng, {Symbol::T, kHalf, 2}, now)},
+          now));
       out.back().tolerance = {.absolute = 3 * 72 * kUnit};  // two products of numbers below 6 each, and their sum
     }
   }
@@ -115,11 +122,13 @@ void add_route(Rng& rng, std::vector<KernelCase>& out) {
     for (const Router& r : {Router{8, 3, 1, 1}, {16, 4, 4, 2}, {32, 32, 1, 1}, {24, 2, 8, 3}}) {
       for (Scoring scoring : {Scoring::softmax, Scoring::sigmoid, Scoring::sqrt_softplus}) {
         const Bounds now{tokens, 0};
-        Attrs attrs{{Attr::top_k, number(r.top_k)}, {Attr::scoring, number(static_cast<int>(scoring))},
-                    {Attr::normalize, tokens % 2 == 0 ? 1.0 : 0.0}, {Attr::routed_scale, 2.5}};
+        Attrs attrs{{Attr::top_k, number(r.top_k)},
+                    {Attr::scoring, number(static_cast<int>(scoring))},
+                    {Attr::normalize, tokens % 2 == 0 ? 1.0 : 0.0},
+                    {Attr::routed_scale, 2.5}};
         if (r.groups > 1) attrs.set(Attr::groups, number(r.groups)), attrs.set(Attr::top_groups, number(r.kept));
-        out.push_back(make_case(fmt::format("T={} E={} scoring={}", tokens, r.experts, static_cast<int>(scoring)), Op::route,
-                                attrs, {grid_logits(rng, r.experts, now)}, now));
+        out.push_back(make_case(fmt::format("T={} E={} scoring={}", tokens, r.experts, static_cast<int>(scoring)),
+                                Op::route, attrs, {grid_logits(rng, r.experts, now)}, now));
         out.back().tolerance = {.ulps = 24 + 2 * number(r.experts)};  // sums over all experts and the chosen
       }
     }

@@ -91,10 +91,10 @@ void expect_alone_as_together(const Kernel& kernel, const KernelCase& test) {
 
 TEST(KernelBits, TokensDoNotDependOnNeighbours) {
   Rng rng = fresh_rng();
-  constexpr Op kByToken[] = {Op::embed, Op::rms_norm, Op::add,        Op::add_rms_norm,  Op::linear,
-                             Op::rope,  Op::route,    Op::rope_table, Op::clamped_swiglu,
-                             Op::kda_gate, Op::gated_rms_norm, Op::mla_absorb, Op::mla_up, Op::layer_norm, Op::hc_expand, Op::hc_pre,
-                             Op::hc_post, Op::grouped_linear};
+  constexpr Op kByToken[] = {Op::embed,          Op::rms_norm,   Op::add,           Op::add_rms_norm,   Op::linear,
+                             Op::rope,           Op::route,      Op::rope_table,    Op::clamped_swiglu, Op::kda_gate,
+                             Op::gated_rms_norm, Op::mla_absorb, Op::mla_up,        Op::layer_norm,     Op::hc_expand,
+                             Op::hc_pre,         Op::hc_post,    Op::grouped_linear};
   for (const Kernel* kernel : registry_of(Backend::cpu).kernels()) {
     if (std::find(std::begin(kByToken), std::end(kByToken), kernel->op) == std::end(kByToken)) continue;
     for (const KernelCase& test : kernel_cases(kernel->op, rng))

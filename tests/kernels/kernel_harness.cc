@@ -105,19 +105,21 @@ CacheSpec cache_spec(const OpDesc& desc) {
   if (desc.op == Op::short_conv)
     return short_conv_cache(desc.in(0).type.dim(1).factor, desc.in(1).type.dim(2).factor, state);
   if (desc.op == Op::kda)
-    return kda_cache(desc.attrs.integer(Attr::heads), desc.attrs.integer(Attr::head_dim), desc.attrs.integer(Attr::v_dim), state);
+    return kda_cache(desc.attrs.integer(Attr::heads), desc.attrs.integer(Attr::head_dim),
+                     desc.attrs.integer(Attr::v_dim), state);
   const int64_t element = dtype_bytes(desc.cache_dtype);
   if (desc.op == Op::mla || desc.op == Op::mla_attend)
     return mla_cache(desc.in(1).type.dim(1).factor, desc.attrs.integer(Attr::rope_dim), element);
   if (desc.op == Op::compress)
-    return compress_cache(desc.attrs.integer(Attr::ratio), desc.in(0).type.dim(1).factor, desc.attrs.integer(Attr::overlap) != 0,
-                          state);
+    return compress_cache(desc.attrs.integer(Attr::ratio), desc.in(0).type.dim(1).factor,
+                          desc.attrs.integer(Attr::overlap) != 0, state);
   if (desc.op == Op::entry_attend)
-    return entry_cache(desc.attrs.integer(Attr::head_dim), desc.attrs.integer(Attr::window), desc.attrs.integer(Attr::ratio, 0),
-                       element);
+    return entry_cache(desc.attrs.integer(Attr::head_dim), desc.attrs.integer(Attr::window),
+                       desc.attrs.integer(Attr::ratio, 0), element);
   if (desc.op == Op::index_topk)
-    return desc.attrs.has(Attr::hash_bits) ? hash_cache(desc.attrs.integer(Attr::hash_bits))
-                                           : index_cache(desc.attrs.integer(Attr::head_dim), element, desc.attrs.integer(Attr::ratio, 1));
+    return desc.attrs.has(Attr::hash_bits)
+               ? hash_cache(desc.attrs.integer(Attr::hash_bits))
+               : index_cache(desc.attrs.integer(Attr::head_dim), element, desc.attrs.integer(Attr::ratio, 1));
   const CacheSpec spec =
       gqa_cache(desc.attrs.integer(Attr::kv_heads), desc.attrs.integer(Attr::head_dim), dtype_bytes(desc.cache_dtype));
   const int64_t window = desc.attrs.integer(Attr::window);

@@ -21,7 +21,8 @@ const Kernel& kernel_for(const OpDesc& desc, Backend backend) {
 }
 
 template <typename T>
-Chosen route_as(const std::vector<double>& logits, const std::vector<double>& bias, Attrs attrs, Backend backend, DType dtype) {
+Chosen route_as(const std::vector<double>& logits, const std::vector<double>& bias, Attrs attrs, Backend backend,
+                DType dtype) {
   const auto E = static_cast<int64_t>(logits.size()), k = attrs.integer(Attr::top_k);
   OpDesc desc;
   desc.op = Op::route;
@@ -51,7 +52,8 @@ void expect_route(const std::vector<double>& logits, const std::vector<double>& 
     const Chosen got = backend == Backend::ref ? route_as<double>(logits, bias, attrs, backend, DType::f64)
                                                : route_as<float>(logits, bias, attrs, backend, DType::f32);
     EXPECT_EQ(got.ids, ids) << backend_name(backend);
-    for (size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(got.weights[i], weights[i], 1e-6 * weights[i]) << backend_name(backend);
+    for (size_t i = 0; i < weights.size(); ++i)
+      EXPECT_NEAR(got.weights[i], weights[i], 1e-6 * weights[i]) << backend_name(backend);
   }
 }
 
@@ -82,7 +84,8 @@ TEST(Router, FC024_SqrtSoftplus) {
 TEST(Router, SoftmaxOverAllWithAndWithoutNormalisation) {
   const double total = std::exp(1.0) + std::exp(2.0) + 1;
   Attrs attrs = scored(Scoring::softmax, 2, 1);
-  expect_route({1, 2, 0}, {}, attrs, {1, 0}, {std::exp(2.0) / (std::exp(2.0) + std::exp(1.0)), std::exp(1.0) / (std::exp(2.0) + std::exp(1.0))});
+  expect_route({1, 2, 0}, {}, attrs, {1, 0},
+               {std::exp(2.0) / (std::exp(2.0) + std::exp(1.0)), std::exp(1.0) / (std::exp(2.0) + std::exp(1.0))});
   attrs.set(Attr::normalize, 0);
   expect_route({1, 2, 0}, {}, attrs, {1, 0}, {std::exp(2.0) / total, std::exp(1.0) / total});
 }

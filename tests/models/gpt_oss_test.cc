@@ -12,7 +12,9 @@ using testing::HasSubstr;
 JsonObject config() {
   return parse_json(R"({"architectures": ["GptOssForCausalLM"], "num_hidden_layers": 4, "hidden_size": 96,
       "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 320, "intermediate_size": 64,
-      "num_local_experts": 8, "num_experts_per_tok": 3, "eos_token_id": [3, 4]})", "config").as_object();
+      "num_local_experts": 8, "num_experts_per_tok": 3, "eos_token_id": [3, 4]})",
+                    "config")
+      .as_object();
 }
 
 std::string error_of(const JsonObject& json) {

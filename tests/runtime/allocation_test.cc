@@ -51,7 +51,8 @@ void expect_no_allocations(const std::string& model, Precision precision) {
     batch.add({tokens.data() + start, tokens.size() - static_cast<size_t>(start)}, start, cache.blocks, cache.slot, 1);
     run(plan, loaded.compiled.cache, loaded.memory(), batch.view(), loaded.device->stream());
     auto* row = reinterpret_cast<float*>(logits(plan, loaded.memory()));
-    const SampledToken token = sample({row, static_cast<size_t>(plan.vocab)}, sampling, state, static_cast<int64_t>(tokens.size()));
+    const SampledToken token =
+        sample({row, static_cast<size_t>(plan.vocab)}, sampling, state, static_cast<int64_t>(tokens.size()));
     state.append(token.id);
     tokens.push_back(token.id);
   };

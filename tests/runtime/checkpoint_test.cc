@@ -31,9 +31,10 @@ TEST(Checkpoint, LoadsUnedited) {
 }
 
 TEST(Checkpoint, FC020_EveryRequiredTensorIsFilled) {
-  for (const char* name : {"model.layers.1.self_attn.sinks", "model.layers.2.mlp.router.bias",
-                           "model.layers.0.mlp.experts.down_proj_bias", "model.layers.3.mlp.experts.gate_up_proj_scales",
-                           "model.layers.0.mlp.experts.down_proj_blocks", "model.embed_tokens.weight"})
+  for (const char* name :
+       {"model.layers.1.self_attn.sinks", "model.layers.2.mlp.router.bias", "model.layers.0.mlp.experts.down_proj_bias",
+        "model.layers.3.mlp.experts.gate_up_proj_scales", "model.layers.0.mlp.experts.down_proj_blocks",
+        "model.embed_tokens.weight"})
     EXPECT_THAT(load_error([&](TensorMap& t, JsonObject&) { ASSERT_EQ(t.erase(name), 1u); }),
                 AllOf(HasSubstr("missing"), HasSubstr(name)));
 }
@@ -45,9 +46,10 @@ TEST(Checkpoint, ListsAllProblemsAtOnce) {
     OwnedTensor& q = t.at("model.layers.1.self_attn.q_proj.weight");
     q.shape = {q.shape[1], q.shape[0]};
   });
-  EXPECT_THAT(error, AllOf(HasSubstr("1 missing: model.norm.weight"), HasSubstr("1 unexpected: model.layers.0.surprise"),
-                           HasSubstr("model.layers.1.self_attn.q_proj.weight is BF16 [96, 128]; expected F32, BF16 or F16 "
-                                     "[128, 96]")));
+  EXPECT_THAT(error,
+              AllOf(HasSubstr("1 missing: model.norm.weight"), HasSubstr("1 unexpected: model.layers.0.surprise"),
+                    HasSubstr("model.layers.1.self_attn.q_proj.weight is BF16 [96, 128]; expected F32, BF16 or F16 "
+                              "[128, 96]")));
 }
 
 TEST(Checkpoint, WrongTypesAreRefused) {

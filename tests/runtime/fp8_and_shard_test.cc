@@ -20,8 +20,9 @@ OwnedTensor bytes_tensor(DType dtype, Shape shape, const std::vector<uint8_t>& v
 std::vector<double> product(TensorMap tensors, const std::vector<float>& x, int64_t rows, Backend backend) {
   const auto K = static_cast<int64_t>(x.size());
   tensors["x.weight"] = f32_tensor({1, K}, x);
-  return logits_of(std::move(tensors), [&](Builder& g) { g.output("logits", g.linear(g.last_token(g.embed("x", 1, K)), "w", rows)); },
-                   backend);
+  return logits_of(
+      std::move(tensors),
+      [&](Builder& g) { g.output("logits", g.linear(g.last_token(g.embed("x", 1, K)), "w", rows)); }, backend);
 }
 
 TEST(Fp8, FC007_Mxfp8ScalesStoredAsBytesAreExponents) {
@@ -38,8 +39,8 @@ TensorMap two_block_weight(Slice rows) {
   TensorMap tensors;
   const ScaleRows scales = scale_rows_of(rows, 128);
   const float grid[2] = {1, 4};
-  tensors["w.weight"] = bytes_tensor(DType::e4m3, {rows.size(), 128},
-                                     std::vector<uint8_t>(static_cast<size_t>(rows.size() * 128), 0x38));
+  tensors["w.weight"] =
+      bytes_tensor(DType::e4m3, {rows.size(), 128}, std::vector<uint8_t>(static_cast<size_t>(rows.size() * 128), 0x38));
   tensors["w.weight_scale_inv"] =
       f32_tensor({scales.grid.size(), 1}, {grid + scales.grid.begin, grid + scales.grid.end});
   return tensors;
@@ -84,7 +85,8 @@ TEST(Fp8, BlocksAreCutByCeilingDivision) {
       magnitude += std::abs(term);
     }
     EXPECT_NEAR(ref[static_cast<size_t>(n)], want, 1e-12 * magnitude);
-    EXPECT_NEAR(cpu[static_cast<size_t>(n)], want, (K + 2) * 0x1p-24 * magnitude);  // K fused sums, one rounding a weight
+    EXPECT_NEAR(cpu[static_cast<size_t>(n)], want,
+                (K + 2) * 0x1p-24 * magnitude);  // K fused sums, one rounding a weight
   }
 }
 
@@ -98,7 +100,8 @@ TEST(Fp8, WrongGridOrMissingScalesAreNamed) {
 }
 
 // One MXFP4 expert [N, K] and its product with x, or with the slice of K that a rank owns.
-double mxfp4_row(const std::vector<uint8_t>& codes, const std::vector<uint8_t>& scales, const std::vector<float>& x, Slice k) {
+double mxfp4_row(const std::vector<uint8_t>& codes, const std::vector<uint8_t>& scales, const std::vector<float>& x,
+                 Slice k) {
   double sum = 0;
   for (int64_t i = k.begin; i < k.end; ++i) {
     const uint8_t byte = codes[static_cast<size_t>(i / 2)];

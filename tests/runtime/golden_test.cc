@@ -1,4 +1,5 @@
-// The golden checkpoints of the families: every layer against Hugging Face's float32 values, and invariances of the runtime.
+// The golden checkpoints of the families: every layer against Hugging Face's float32 values, and invariances of the
+// runtime.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +38,8 @@ Ids input_ids(const TensorMap& reference) {
   const OwnedTensor& t = reference.at("input_ids");
   const std::vector<double> flat = to_doubles(t);
   Ids ids(static_cast<size_t>(t.shape[0]));
-  for (size_t i = 0; i < flat.size(); ++i) ids[i / static_cast<size_t>(t.shape[1])].push_back(static_cast<int32_t>(flat[i]));
+  for (size_t i = 0; i < flat.size(); ++i)
+    ids[i / static_cast<size_t>(t.shape[1])].push_back(static_cast<int32_t>(flat[i]));
   return ids;
 }
 
@@ -106,8 +108,8 @@ INSTANTIATE_TEST_SUITE_P(KimiLinear, Golden,
                                          GoldenCase{"kimi_linear", Backend::cpu, Precision::float32, 1e-5},
                                          GoldenCase{"kimi_linear", Backend::cpu, Precision::fast, 1e-5}));
 
-// Logits of every token of one sequence, cut into steps of the given lengths; the last step takes what is left. Steps of
-// one token run on the decode plan where `decode` says so.
+// Logits of every token of one sequence, cut into steps of the given lengths; the last step takes what is left. Steps
+// of one token run on the decode plan where `decode` says so.
 std::vector<float> logits_in_chunks(LoadedModel& loaded, const std::vector<int32_t>& tokens,
                                     const std::vector<int64_t>& chunks, bool decode) {
   CachePool pool(loaded.blocks, loaded.compiled.cache.block_stride, loaded.slots, loaded.compiled.cache.slot_stride);
@@ -170,8 +172,8 @@ TEST_P(Invariance, BatchOfSequencesEqualsEachAlone) {
 }
 
 // Logits of tokens [begin, end) of a sequence whose first `begin` are in the cache.
-std::vector<float> feed(LoadedModel& loaded, const SequenceCache& cache, const std::vector<int32_t>& tokens, int64_t begin,
-                        int64_t end) {
+std::vector<float> feed(LoadedModel& loaded, const SequenceCache& cache, const std::vector<int32_t>& tokens,
+                        int64_t begin, int64_t end) {
   const Plan& plan = loaded.compiled.prefill;
   Batch batch(plan.limits, loaded.compiled.decode.limits, loaded.max_blocks());
   batch.add({tokens.data() + begin, static_cast<size_t>(end - begin)}, begin, cache.blocks, cache.slot, end - begin);
@@ -212,7 +214,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Invariance,
                          testing::Combine(testing::ValuesIn(kExactFamilies), testing::Values(Precision::float32)));
 // Their golden values need the reference's way with ties: dsa_golden_test.cc.
 INSTANTIATE_TEST_SUITE_P(SparseAttention, Invariance,
-                         testing::Combine(testing::Values("deepseek_v32", "glm_moe_dsa"), testing::Values(Precision::float32)));
+                         testing::Combine(testing::Values("deepseek_v32", "glm_moe_dsa"),
+                                          testing::Values(Precision::float32)));
 INSTANTIATE_TEST_SUITE_P(KimiLinear, Invariance,
                          testing::Combine(testing::Values("kimi_linear"), testing::Values(Precision::float32)));
 INSTANTIATE_TEST_SUITE_P(GptOss, Invariance,

@@ -66,7 +66,8 @@ TEST_P(KimiK25, TheTowersRowsAreTheReferences) {
   size_t row = 0;
   for (size_t t = 0; t < ids_.size(); ++t) {
     if (ids_[t] != loaded_.model.vision->placeholder) continue;
-    const std::vector<double> ours(got.begin() + static_cast<long>(row * H), got.begin() + static_cast<long>((row + 1) * H));
+    const std::vector<double> ours(got.begin() + static_cast<long>(row * H),
+                                   got.begin() + static_cast<long>((row + 1) * H));
     EXPECT_LE(relative_l2(ours, std::span(want).subspan(t * H, H)), 1e-5) << "row " << row;
     ++row;
   }
@@ -87,7 +88,8 @@ TEST_P(KimiK25, EveryLayerIsTheReferences) {
 TEST_P(KimiK25, ALargerImageBetweenChangesNothing) {
   const std::vector<float> before = rows();
   std::vector<float> large(static_cast<size_t>(12 * 14 * 48), 0.25f);
-  EXPECT_EQ(loaded_.vision->encode({large, 12, 14}, *loaded_.device).size(), static_cast<size_t>(6 * 7 * loaded_.model.hidden));
+  EXPECT_EQ(loaded_.vision->encode({large, 12, 14}, *loaded_.device).size(),
+            static_cast<size_t>(6 * 7 * loaded_.model.hidden));
   EXPECT_EQ(rows(), before);
 }
 

@@ -46,7 +46,8 @@ inline std::vector<double> logits_of(TensorMap tensors, const std::function<void
   loaded.max_model_len = loaded.blocks = loaded.slots = 1;
   Progress progress("", 0, ProgressUnit::bytes, false);
   load_weights(loaded.compiled.weights, binding, shards,
-               {loaded.weights.data(), static_cast<size_t>(loaded.weights.bytes())}, *loaded.device->stream().pool, progress);
+               {loaded.weights.data(), static_cast<size_t>(loaded.weights.bytes())}, *loaded.device->stream().pool,
+               progress);
   return forward(loaded, {{0}}).named.back().second.values;
 }
 

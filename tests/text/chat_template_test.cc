@@ -204,10 +204,8 @@ TEST(ChatTemplate, FC060_RandomChainsKeepTemplateAndContentApart) {
       expression = "('t' ~ (" + expression + ")" +
                    steps[static_cast<size_t>(rng.below(static_cast<int64_t>(steps.size())))] + ")";
     for (const RenderedSegment& s : render_content("{{ " + expression + " }}", content)) {
-      if (s.literal)
-        EXPECT_EQ(s.text.find_first_of("tT"), std::string::npos) << expression << " of " << content;
-      else
-        EXPECT_EQ(s.text.find_first_of("qQ|"), std::string::npos) << expression << " of " << content;
+      if (s.literal) EXPECT_EQ(s.text.find_first_of("tT"), std::string::npos) << expression << " of " << content;
+      else EXPECT_EQ(s.text.find_first_of("qQ|"), std::string::npos) << expression << " of " << content;
     }
   }
 }

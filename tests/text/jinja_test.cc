@@ -99,29 +99,20 @@ class Sentences {
   std::string expression(int depth) {
     if (depth <= 0) return pick(kAtoms);
     switch (rng_.below(12)) {
-      case 0:
-        return "(" + expression(depth - 1) + ")";
+      case 0: return "(" + expression(depth - 1) + ")";
       case 1:
-      case 2:
-        return expression(depth - 1) + " " + pick(kOperators) + " " + expression(depth - 1);
+      case 2: return expression(depth - 1) + " " + pick(kOperators) + " " + expression(depth - 1);
       case 3:
-      case 4:
-        return "(" + expression(depth - 1) + ")|" + pick(kFilters);
-      case 5:
-        return "(" + expression(depth - 1) + ") is " + pick(kTests);
-      case 6:
-        return "(" + expression(depth - 1) + ")" + pick(kMethods);
+      case 4: return "(" + expression(depth - 1) + ")|" + pick(kFilters);
+      case 5: return "(" + expression(depth - 1) + ") is " + pick(kTests);
+      case 6: return "(" + expression(depth - 1) + ")" + pick(kMethods);
       case 7:
         return rng_.below(2) == 0 ? pick(kVariables) + "[" + pick(kSlices) + "]"
                                   : "(" + expression(depth - 1) + ")[" + pick(kSubscripts) + "]";
-      case 8:
-        return expression(depth - 1) + " if " + expression(depth - 1) + " else " + expression(depth - 1);
-      case 9:
-        return "[" + expression(depth - 1) + ", " + expression(depth - 1) + "]";
-      case 10:
-        return "not " + expression(depth - 1);
-      default:
-        return "{'k': " + expression(depth - 1) + "}";
+      case 8: return expression(depth - 1) + " if " + expression(depth - 1) + " else " + expression(depth - 1);
+      case 9: return "[" + expression(depth - 1) + ", " + expression(depth - 1) + "]";
+      case 10: return "not " + expression(depth - 1);
+      default: return "{'k': " + expression(depth - 1) + "}";
     }
   }
 
@@ -133,17 +124,13 @@ class Sentences {
       case 1:
         return tag("for w in " + expression(1)) + statement(depth - 1) + "{{ loop.index }}" + tag("else") + "e" +
                tag("endfor");
-      case 2:
-        return tag("set w = " + expression(1)) + statement(depth - 1);
-      case 3:
-        return tag("set y") + statement(depth - 1) + tag("endset") + "{{ y }}";
+      case 2: return tag("set w = " + expression(1)) + statement(depth - 1);
+      case 3: return tag("set y") + statement(depth - 1) + tag("endset") + "{{ y }}";
       case 4:
         return tag("macro f(a, b=w)") + statement(depth - 1) + "{{ a }}{{ b }}" + tag("endmacro") + "{{ f(" +
                expression(1) + ") }}";
-      case 5:
-        return tag("generation") + statement(depth - 1) + tag("endgeneration") + pick(kTexts);
-      default:
-        return statement(depth - 1) + pick(kTexts) + statement(depth - 1);
+      case 5: return tag("generation") + statement(depth - 1) + tag("endgeneration") + pick(kTexts);
+      default: return statement(depth - 1) + pick(kTexts) + statement(depth - 1);
     }
   }
 
@@ -198,7 +185,6 @@ class Sentences {
                           "batch(2)|list",
                           "slice(2)|list",
                           "indent(2)",
-                          "escape",
                           "safe",
                           "wordcount",
                           "truncate(5)",
@@ -208,7 +194,6 @@ class Sentences {
                           "d(1)",
                           "list|tojson",
                           "center(7)",
-                          "string|e",
                           "selectattr('k')|list"};
   const Words kTests = {"defined",    "undefined", "none",    "string",         "number",       "integer",
                         "float",      "boolean",   "mapping", "sequence",       "iterable",     "true",

@@ -179,10 +179,8 @@ std::vector<std::string> pieces_around(const std::string& flags, const std::stri
   const auto tokenizer = make_tokenizer(parts);
   std::vector<std::string> pieces(1);
   for (const int32_t id : tokenizer->encode(text)) {
-    if (id == 300)
-      pieces.emplace_back();
-    else
-      pieces.back() += *tokenizer->token_bytes(id);
+    if (id == 300) pieces.emplace_back();
+    else pieces.back() += *tokenizer->token_bytes(id);
   }
   return pieces;
 }

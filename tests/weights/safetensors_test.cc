@@ -178,12 +178,9 @@ TEST(Safetensors, FC014_MutatedHeaders) {
       const size_t at = static_cast<size_t>(rng.below(static_cast<int64_t>(header.size()) + 8));
       const char letter = letters[static_cast<size_t>(rng.below(static_cast<int64_t>(letters.size())))];
       const int64_t kind = at < 8 ? 0 : rng.below(3);
-      if (kind == 0)
-        bytes[at] = at < 2 ? static_cast<char>(rng.bits()) : at < 8 ? bytes[at] : letter;
-      else if (kind == 1)
-        bytes.erase(at, 1);
-      else
-        bytes.insert(at, 1, letter);
+      if (kind == 0) bytes[at] = at < 2 ? static_cast<char>(rng.bits()) : at < 8 ? bytes[at] : letter;
+      else if (kind == 1) bytes.erase(at, 1);
+      else bytes.insert(at, 1, letter);
     }
     try {
       expect_cover(parse_safetensors_header(std::as_bytes(std::span(bytes)), bytes.size(), "mutated"), bytes.size());

@@ -14,12 +14,9 @@ namespace moesaic::cpu {
 void clamped_swiglu_rows(Isa isa, const float* h, int64_t pairs, float limit, float alpha, float* out) {
   if (!(limit > 0)) limit = std::numeric_limits<float>::infinity();
   switch (isa) {
-    case Isa::scalar:
-      return scalar::swiglu_loop(h, pairs, limit, alpha, out);
-    case Isa::avx2:
-      return avx2::swiglu_loop(h, pairs, limit, alpha, out);
-    case Isa::avx512:
-      return avx512::swiglu_loop(h, pairs, limit, alpha, out);
+    case Isa::scalar: return scalar::swiglu_loop(h, pairs, limit, alpha, out);
+    case Isa::avx2: return avx2::swiglu_loop(h, pairs, limit, alpha, out);
+    case Isa::avx512: return avx512::swiglu_loop(h, pairs, limit, alpha, out);
   }
 }
 
@@ -29,12 +26,9 @@ void clamped_swiglu_rows(const float* h, int64_t pairs, float limit, float alpha
 
 float exp_one(float x) {
   switch (cpu_isa()) {
-    case Isa::scalar:
-      return scalar::exp_first(x);
-    case Isa::avx2:
-      return avx2::exp_first(x);
-    case Isa::avx512:
-      break;
+    case Isa::scalar: return scalar::exp_first(x);
+    case Isa::avx2: return avx2::exp_first(x);
+    case Isa::avx512: break;
   }
   return avx512::exp_first(x);
 }

@@ -44,12 +44,9 @@ void clear(const SoftmaxState& state, int64_t group, int64_t D) {
 
 void attend_block(Isa isa, const AttentionBlock& block, const SoftmaxState& state, float* scratch) {
   switch (isa) {
-    case Isa::scalar:
-      return scalar::attend_block(block, state, scratch);
-    case Isa::avx2:
-      return avx2::attend_block(block, state, scratch);
-    case Isa::avx512:
-      return avx512::attend_block(block, state, scratch);
+    case Isa::scalar: return scalar::attend_block(block, state, scratch);
+    case Isa::avx2: return avx2::attend_block(block, state, scratch);
+    case Isa::avx512: return avx512::attend_block(block, state, scratch);
   }
 }
 

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kChunkBytes = int64_t{512} << 10;
 constexpr int64_t kWindowBytes = int64_t{32} << 20;  // short readings: some fall between other processes' turns
 constexpr int64_t kStreams = 4;                      // per thread; one alone leaves memory requests unused
-constexpr int64_t kFmaLoops = 4'000;  // short, for the same reason
+constexpr int64_t kFmaLoops = 4'000;                 // short, for the same reason
 constexpr int kChains = 12;  // independent sums: more than latency times throughput of any x86 core
 
 template <typename Body>

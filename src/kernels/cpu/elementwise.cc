@@ -18,7 +18,8 @@ void slice(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   const int64_t D = width_of(desc.in(0)) / heads, begin = desc.attrs.integer(Attr::begin);
   for_ranges(stream, rows_of(desc.in(0), args.now) * heads, row_grain(count), [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i)
-      std::memcpy(args.output<float>(0) + i * count, args.input<float>(0) + i * D + begin, static_cast<size_t>(count) * 4);
+      std::memcpy(args.output<float>(0) + i * count, args.input<float>(0) + i * D + begin,
+                  static_cast<size_t>(count) * 4);
   });
 }
 
@@ -110,13 +111,20 @@ void attn_res(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) 
 
 }  // namespace
 
-const Kernel kSlice{.name = "slice.cpu", .op = Op::slice, .backend = Backend::cpu, .refuse = refuse_types, .launch = slice};
+const Kernel kSlice{
+    .name = "slice.cpu", .op = Op::slice, .backend = Backend::cpu, .refuse = refuse_types, .launch = slice};
 const Kernel kGlu{.name = "glu.cpu", .op = Op::glu, .backend = Backend::cpu, .refuse = refuse_types, .launch = glu};
-const Kernel kSigmoidGate{.name = "sigmoid_gate.cpu", .op = Op::sigmoid_gate, .backend = Backend::cpu, .refuse = refuse_types,
+const Kernel kSigmoidGate{.name = "sigmoid_gate.cpu",
+                          .op = Op::sigmoid_gate,
+                          .backend = Backend::cpu,
+                          .refuse = refuse_types,
                           .launch = sigmoid_gate};
-const Kernel kRopeGeneral{.name = "rope.general.cpu", .op = Op::rope, .backend = Backend::cpu, .refuse = refuse_types,
+const Kernel kRopeGeneral{.name = "rope.general.cpu",
+                          .op = Op::rope,
+                          .backend = Backend::cpu,
+                          .refuse = refuse_types,
                           .launch = rope_general};
-const Kernel kAttnRes{.name = "attn_res.cpu", .op = Op::attn_res, .backend = Backend::cpu, .refuse = refuse_types,
-                      .launch = attn_res};
+const Kernel kAttnRes{
+    .name = "attn_res.cpu", .op = Op::attn_res, .backend = Backend::cpu, .refuse = refuse_types, .launch = attn_res};
 
 }  // namespace moesaic::cpu

@@ -40,7 +40,8 @@ struct Parts {
 const char* refuse_exact(const OpDesc& desc, const DeviceInfo&) {
   const OperandDesc& w = desc.in(3);
   if (w.format == Format::fp8 || w.format == Format::int4) return "expert weights are not packed for lanes";
-  const bool known = w.format == Format::mxfp4 || w.stored == DType::bf16 || w.stored == DType::f16 || w.stored == DType::f32;
+  const bool known =
+      w.format == Format::mxfp4 || w.stored == DType::bf16 || w.stored == DType::f16 || w.stored == DType::f32;
   return known ? nullptr : "expert weights are not MXFP4, BF16, F16 or F32";
 }
 
@@ -78,7 +79,8 @@ class Launch {
     const int64_t tasks = (shape_.N + task_ - 1) / task_;
     stream_.pool->run(active * tasks, [&](int64_t i, int thread) {
       const int64_t begin = i % tasks * task_;
-      multiply(reinterpret_cast<const int32_t*>(workspace_)[i / tasks], begin, std::min(begin + task_, shape_.N), thread);
+      multiply(reinterpret_cast<const int32_t*>(workspace_)[i / tasks], begin, std::min(begin + task_, shape_.N),
+               thread);
     });
   }
 
@@ -97,7 +99,8 @@ class Launch {
     constexpr int64_t kRows = 8;
     const int64_t rows = args_.now.of(desc_.in(0).type.dim(0));
     stream_.pool->run((rows + kRows - 1) / kRows, [&](int64_t i, int) {
-      quantize_q8(kernels_, args_.input<float>(0), shape_.K, i * kRows, std::min((i + 1) * kRows, rows), shape_.K, groups());
+      quantize_q8(kernels_, args_.input<float>(0), shape_.K, i * kRows, std::min((i + 1) * kRows, rows), shape_.K,
+                  groups());
     });
   }
 
@@ -111,7 +114,8 @@ class Launch {
       multiply_tile(w, bias, r, std::min<int64_t>(kTileRows, offsets[e + 1] - r), begin, scratch);
   }
 
-  void multiply_tile(const GemmMatrix& w, const float* bias, int64_t r, int64_t count, int64_t begin, std::byte* scratch) {
+  void multiply_tile(const GemmMatrix& w, const float* bias, int64_t r, int64_t count, int64_t begin,
+                     std::byte* scratch) {
     float* y = args_.output<float>(0);
     if (desc_.op == Op::expert_linear) return product(w, bias, r, count, y + r * shape_.N + begin, shape_.N, scratch);
     float* tile = reinterpret_cast<float*>(scratch + parts_.tile);

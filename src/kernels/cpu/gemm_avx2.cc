@@ -247,31 +247,21 @@ template <GemmFormat kFormat>
 void f32_by_rows(const F32Tile& t) {
   const bool wide = t.blocks > 1;
   switch (t.rows) {
-    case 1:
-      return wide ? f32_kernel<kFormat, 1, 2>(t) : f32_kernel<kFormat, 1, 1>(t);
-    case 2:
-      return wide ? f32_kernel<kFormat, 2, 2>(t) : f32_kernel<kFormat, 2, 1>(t);
-    case 3:
-      return wide ? f32_kernel<kFormat, 3, 1>(t) : f32_kernel<kFormat, 3, 1>(t);
-    case 4:
-      return f32_kernel<kFormat, 4, 1>(t);
-    case 5:
-      return f32_kernel<kFormat, 5, 1>(t);
-    default:
-      return f32_kernel<kFormat, 6, 1>(t);
+    case 1: return wide ? f32_kernel<kFormat, 1, 2>(t) : f32_kernel<kFormat, 1, 1>(t);
+    case 2: return wide ? f32_kernel<kFormat, 2, 2>(t) : f32_kernel<kFormat, 2, 1>(t);
+    case 3: return wide ? f32_kernel<kFormat, 3, 1>(t) : f32_kernel<kFormat, 3, 1>(t);
+    case 4: return f32_kernel<kFormat, 4, 1>(t);
+    case 5: return f32_kernel<kFormat, 5, 1>(t);
+    default: return f32_kernel<kFormat, 6, 1>(t);
   }
 }
 
 void f32_tile(const F32Tile& t) {
   switch (t.format) {
-    case GemmFormat::f32:
-      return f32_by_rows<GemmFormat::f32>(t);
-    case GemmFormat::bf16:
-      return f32_by_rows<GemmFormat::bf16>(t);
-    case GemmFormat::f16:
-      return f32_by_rows<GemmFormat::f16>(t);
-    case GemmFormat::mxfp4:
-      return f32_by_rows<GemmFormat::mxfp4>(t);
+    case GemmFormat::f32: return f32_by_rows<GemmFormat::f32>(t);
+    case GemmFormat::bf16: return f32_by_rows<GemmFormat::bf16>(t);
+    case GemmFormat::f16: return f32_by_rows<GemmFormat::f16>(t);
+    case GemmFormat::mxfp4: return f32_by_rows<GemmFormat::mxfp4>(t);
   }
 }
 
@@ -374,14 +364,10 @@ MOESAIC_AVX2 void q8_halves(const Q8Tile& t) {
 
 void q8_tile(const Q8Tile& t) {
   switch (t.rows) {
-    case 1:
-      return q8_whole<1>(t);
-    case 2:
-      return q8_whole<2>(t);
-    case 3:
-      return q8_halves<3>(t);
-    default:
-      return q8_halves<4>(t);
+    case 1: return q8_whole<1>(t);
+    case 2: return q8_whole<2>(t);
+    case 3: return q8_halves<3>(t);
+    default: return q8_halves<4>(t);
   }
 }
 

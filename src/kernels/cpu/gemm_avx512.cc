@@ -225,31 +225,21 @@ template <GemmFormat kFormat>
 void f32_by_rows(const F32Tile& t) {
   const bool wide = t.blocks > 1;
   switch (t.rows) {
-    case 1:
-      return wide ? f32_kernel<kFormat, 1, 4>(t) : f32_kernel<kFormat, 1, 1>(t);
-    case 2:
-      return wide ? f32_kernel<kFormat, 2, 4>(t) : f32_kernel<kFormat, 2, 1>(t);
-    case 3:
-      return wide ? f32_kernel<kFormat, 3, 4>(t) : f32_kernel<kFormat, 3, 1>(t);
-    case 4:
-      return wide ? f32_kernel<kFormat, 4, 4>(t) : f32_kernel<kFormat, 4, 1>(t);
-    case 5:
-      return wide ? f32_kernel<kFormat, 5, 4>(t) : f32_kernel<kFormat, 5, 1>(t);
-    default:
-      return wide ? f32_kernel<kFormat, 6, 4>(t) : f32_kernel<kFormat, 6, 1>(t);
+    case 1: return wide ? f32_kernel<kFormat, 1, 4>(t) : f32_kernel<kFormat, 1, 1>(t);
+    case 2: return wide ? f32_kernel<kFormat, 2, 4>(t) : f32_kernel<kFormat, 2, 1>(t);
+    case 3: return wide ? f32_kernel<kFormat, 3, 4>(t) : f32_kernel<kFormat, 3, 1>(t);
+    case 4: return wide ? f32_kernel<kFormat, 4, 4>(t) : f32_kernel<kFormat, 4, 1>(t);
+    case 5: return wide ? f32_kernel<kFormat, 5, 4>(t) : f32_kernel<kFormat, 5, 1>(t);
+    default: return wide ? f32_kernel<kFormat, 6, 4>(t) : f32_kernel<kFormat, 6, 1>(t);
   }
 }
 
 void f32_tile(const F32Tile& t) {
   switch (t.format) {
-    case GemmFormat::f32:
-      return f32_by_rows<GemmFormat::f32>(t);
-    case GemmFormat::bf16:
-      return f32_by_rows<GemmFormat::bf16>(t);
-    case GemmFormat::f16:
-      return f32_by_rows<GemmFormat::f16>(t);
-    case GemmFormat::mxfp4:
-      return f32_by_rows<GemmFormat::mxfp4>(t);
+    case GemmFormat::f32: return f32_by_rows<GemmFormat::f32>(t);
+    case GemmFormat::bf16: return f32_by_rows<GemmFormat::bf16>(t);
+    case GemmFormat::f16: return f32_by_rows<GemmFormat::f16>(t);
+    case GemmFormat::mxfp4: return f32_by_rows<GemmFormat::mxfp4>(t);
   }
 }
 
@@ -332,22 +322,14 @@ MOESAIC_AVX512 void q8_kernel(const Q8Tile& t) {
 
 void q8_tile(const Q8Tile& t) {
   switch (t.rows) {
-    case 1:
-      return q8_kernel<1>(t);
-    case 2:
-      return q8_kernel<2>(t);
-    case 3:
-      return q8_kernel<3>(t);
-    case 4:
-      return q8_kernel<4>(t);
-    case 5:
-      return q8_kernel<5>(t);
-    case 6:
-      return q8_kernel<6>(t);
-    case 7:
-      return q8_kernel<7>(t);
-    default:
-      return q8_kernel<8>(t);
+    case 1: return q8_kernel<1>(t);
+    case 2: return q8_kernel<2>(t);
+    case 3: return q8_kernel<3>(t);
+    case 4: return q8_kernel<4>(t);
+    case 5: return q8_kernel<5>(t);
+    case 6: return q8_kernel<6>(t);
+    case 7: return q8_kernel<7>(t);
+    default: return q8_kernel<8>(t);
   }
 }
 

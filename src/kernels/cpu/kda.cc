@@ -132,9 +132,9 @@ int64_t kda_workspace(const OpDesc& desc, const DeviceInfo& device) {
 }
 
 // One launch. A job is a head of a sequence and runs its tokens in order by the recurrence, so a prompt gives the same
-// bits however it is cut into steps. The chunked form would not, not even on pieces at multiples of 64 positions: a piece
-// that two steps share would have to be run token by token. Nor would it gain much on a CPU: the state of a head stays in
-// the nearest caches, and the projections around the recurrence do some twenty times its arithmetic.
+// bits however it is cut into steps. The chunked form would not, not even on pieces at multiples of 64 positions: a
+// piece that two steps share would have to be run token by token. Nor would it gain much on a CPU: the state of a head
+// stays in the nearest caches, and the projections around the recurrence do some twenty times its arithmetic.
 struct Kda {
   const OpDesc& desc;
   const Args& args;

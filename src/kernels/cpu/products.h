@@ -10,7 +10,9 @@ namespace moesaic::cpu {
 
 inline GemmFormat gemm_format(const OperandDesc& weight) {
   if (weight.format == Format::mxfp4) return GemmFormat::mxfp4;
-  return weight.stored == DType::bf16 ? GemmFormat::bf16 : weight.stored == DType::f16 ? GemmFormat::f16 : GemmFormat::f32;
+  return weight.stored == DType::bf16  ? GemmFormat::bf16
+         : weight.stored == DType::f16 ? GemmFormat::f16
+                                       : GemmFormat::f32;
 }
 
 // Weight input `kInput` is read packed; everything else as stored.

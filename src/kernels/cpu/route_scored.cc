@@ -1,5 +1,5 @@
-// Routers whose choice and weights are apart: sigmoid, softmax over all experts, sqrt(softplus); a correction bias, groups,
-// or a table of ids by token (hash routing).
+// Routers whose choice and weights are apart: sigmoid, softmax over all experts, sqrt(softplus); a correction bias,
+// groups, or a table of ids by token (hash routing).
 #include <cmath>
 
 #include "kernels/cpu/activation.h"
@@ -103,7 +103,11 @@ void launch(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& 
 
 }  // namespace
 
-const Kernel kRouteScored{.name = "route.scored.cpu", .op = Op::route, .backend = Backend::cpu, .refuse = refuse,
-                          .workspace_bytes = workspace_bytes, .launch = launch};
+const Kernel kRouteScored{.name = "route.scored.cpu",
+                          .op = Op::route,
+                          .backend = Backend::cpu,
+                          .refuse = refuse,
+                          .workspace_bytes = workspace_bytes,
+                          .launch = launch};
 
 }  // namespace moesaic::cpu

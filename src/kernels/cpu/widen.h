@@ -16,6 +16,8 @@ bool is_widened_format(const OperandDesc& weight);  // fp8 or int4
 
 // Rows [first, first + rows), rows <= 16, as a packed f32 matrix of gemm.h: [K][16], or row-major when rows < 16.
 void widen_rows(const WideMatrix& matrix, int64_t first, int64_t rows, float* panel);
-constexpr int64_t panel_bytes(int64_t K) { return (16 * K * 4 + 255) / 256 * 256; }
+constexpr int64_t panel_bytes(int64_t K) {
+  return (16 * K * 4 + 255) / 256 * 256;
+}
 
 }  // namespace moesaic::cpu

@@ -25,7 +25,8 @@ void slice(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const int64_t heads = desc.attrs.integer(Attr::heads), count = desc.attrs.integer(Attr::count);
   const int64_t D = width(desc.in(0)) / heads, n = rows(desc.in(0), args) * heads;
   for (int64_t i = 0; i < n; ++i)
-    std::copy_n(args.input<double>(0) + i * D + desc.attrs.integer(Attr::begin), count, args.output<double>(0) + i * count);
+    std::copy_n(args.input<double>(0) + i * D + desc.attrs.integer(Attr::begin), count,
+                args.output<double>(0) + i * count);
 }
 
 void glu(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
@@ -34,15 +35,16 @@ void glu(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   for (int64_t i = 0; i < n; ++i) {
     const double gate = args.input<double>(0)[i], up = args.input<double>(1)[i];
     const double limit = desc.attrs.number(Attr::limit);
-    args.output<double>(0)[i] = activation == Activation::silu
-                                    ? silu_glu(gate, up, limit)
-                                    : situ_glu(gate, up, desc.attrs.number(Attr::beta), desc.attrs.number(Attr::linear_beta));
+    args.output<double>(0)[i] = activation == Activation::silu ? silu_glu(gate, up, limit)
+                                                               : situ_glu(gate, up, desc.attrs.number(Attr::beta),
+                                                                          desc.attrs.number(Attr::linear_beta));
   }
 }
 
 void sigmoid_gate(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const int64_t n = rows(desc.in(0), args) * width(desc.in(0));
-  for (int64_t i = 0; i < n; ++i) args.output<double>(0)[i] = args.input<double>(0)[i] * sigmoid(args.input<double>(1)[i]);
+  for (int64_t i = 0; i < n; ++i)
+    args.output<double>(0)[i] = args.input<double>(0)[i] * sigmoid(args.input<double>(1)[i]);
 }
 
 // Attention residuals (Kimi K3, section 5.1 of its reference): a softmax mix of the blocks and the prefix, scored by
@@ -64,7 +66,8 @@ void attn_res(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
     for (double& s : scores) total += s = std::exp(s - top);
     std::fill_n(args.output<double>(0) + t * H, H, 0.0);
     for (int64_t j = 0; j <= blocks; ++j)
-      for (int64_t h = 0; h < H; ++h) args.output<double>(0)[t * H + h] += scores[static_cast<size_t>(j)] / total * row(j)[h];
+      for (int64_t h = 0; h < H; ++h)
+        args.output<double>(0)[t * H + h] += scores[static_cast<size_t>(j)] / total * row(j)[h];
   }
 }
 
@@ -82,7 +85,8 @@ double situ_glu(double gate, double up, double beta, double linear_beta) {
 
 const Kernel kSlice{.name = "slice.ref", .op = Op::slice, .backend = Backend::ref, .launch = slice};
 const Kernel kGlu{.name = "glu.ref", .op = Op::glu, .backend = Backend::ref, .launch = glu};
-const Kernel kSigmoidGate{.name = "sigmoid_gate.ref", .op = Op::sigmoid_gate, .backend = Backend::ref, .launch = sigmoid_gate};
+const Kernel kSigmoidGate{
+    .name = "sigmoid_gate.ref", .op = Op::sigmoid_gate, .backend = Backend::ref, .launch = sigmoid_gate};
 const Kernel kAttnRes{.name = "attn_res.ref", .op = Op::attn_res, .backend = Backend::ref, .launch = attn_res};
 
 }  // namespace moesaic::ref

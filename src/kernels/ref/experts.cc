@@ -17,9 +17,8 @@ std::vector<Choice> choose_experts(const double* logits, int64_t experts, int64_
   std::vector<Choice> all;
   for (int64_t e = 0; e < experts; ++e) all.push_back({static_cast<int32_t>(e), logits[e]});
   const auto key = [](const Choice& c) { return std::isnan(c.weight) ? -INFINITY : c.weight; };
-  std::sort(all.begin(), all.end(), [&](const Choice& a, const Choice& b) {
-    return key(a) != key(b) ? key(a) > key(b) : a.id < b.id;
-  });
+  std::sort(all.begin(), all.end(),
+            [&](const Choice& a, const Choice& b) { return key(a) != key(b) ? key(a) > key(b) : a.id < b.id; });
   all.resize(static_cast<size_t>(top_k));
   const double top = all[0].weight;
   double total = 0;

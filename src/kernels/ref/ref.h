@@ -17,9 +17,11 @@ class WeightReader {
     if (desc_.format == Format::plain) return;
     K_ = desc_.type.dim(-1).factor;
     elements_ = K_ * desc_.type.dim(-2).factor;
-    const int64_t grid = desc_.format == Format::fp8 ? ceil(elements_ / K_, desc_.scale_rows) * ceil(K_, desc_.scale_cols) : 0;
+    const int64_t grid =
+        desc_.format == Format::fp8 ? ceil(elements_ / K_, desc_.scale_rows) * ceil(K_, desc_.scale_cols) : 0;
     scales_ = desc_.format == Format::fp8 ? ceil(elements_, 4) * 4 : elements_ / 2;
-    bytes_ = scales_ + (desc_.format == Format::fp8 ? 4 * grid : elements_ / kMxGroup * (desc_.format == Format::int4 ? 2 : 1));
+    bytes_ = scales_ +
+             (desc_.format == Format::fp8 ? 4 * grid : elements_ / kMxGroup * (desc_.format == Format::int4 ? 2 : 1));
   }
 
   double operator[](int64_t i) const {

@@ -29,8 +29,11 @@ std::vector<double> scores_of(Scoring scoring, const double* logits, int64_t E) 
 std::vector<int32_t> largest(const std::vector<double>& values, int64_t count) {
   std::vector<int32_t> order(values.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  const auto key = [&](int32_t i) { return std::isnan(values[static_cast<size_t>(i)]) ? -INFINITY : values[static_cast<size_t>(i)]; };
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return key(a) != key(b) ? key(a) > key(b) : a < b; });
+  const auto key = [&](int32_t i) {
+    return std::isnan(values[static_cast<size_t>(i)]) ? -INFINITY : values[static_cast<size_t>(i)];
+  };
+  std::sort(order.begin(), order.end(),
+            [&](int32_t a, int32_t b) { return key(a) != key(b) ? key(a) > key(b) : a < b; });
   order.resize(static_cast<size_t>(count));
   return order;
 }
@@ -40,7 +43,8 @@ void mask_groups(std::vector<double>& values, int64_t groups, int64_t kept) {
   const size_t size = values.size() / static_cast<size_t>(groups);
   std::vector<double> group_scores;
   for (size_t g = 0; g < static_cast<size_t>(groups); ++g) {
-    std::vector<double> members(values.begin() + static_cast<int64_t>(g * size), values.begin() + static_cast<int64_t>((g + 1) * size));
+    std::vector<double> members(values.begin() + static_cast<int64_t>(g * size),
+                                values.begin() + static_cast<int64_t>((g + 1) * size));
     std::sort(members.begin(), members.end(), std::greater<>());
     group_scores.push_back(members[0] + (size > 1 ? members[1] : 0));
   }
