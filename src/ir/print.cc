@@ -65,8 +65,11 @@ Numbers number_values(const Graph& graph) {
 std::string print_weight(const WeightSpec& w) {
   std::string dims;
   for (int64_t d : w.shape.dims()) dims += fmt::format("{}{}", dims.empty() ? "" : ",", d);
-  return fmt::format("weight @{} : {} {}[{}]{}\n", w.name, kKindNames[static_cast<size_t>(w.kind)], format_name(w),
-                     dims, w.fallback.empty() ? "" : " or @" + w.fallback);
+  std::string more = w.fallback.empty() ? "" : " or @" + w.fallback;
+  if (!w.fused.empty()) more += fmt::format(" part {} of {} of @{}", w.fused_part, w.fused_parts, w.fused);
+  if (w.padded) more += " padded";
+  return fmt::format("weight @{} : {} {}[{}]{}\n", w.name, kKindNames[static_cast<size_t>(w.kind)], format_name(w), dims,
+                     more);
 }
 
 // A cursor over one line; every mistake is an Error that quotes the line.
@@ -180,6 +183,14 @@ class Parser {
     spec.shape = Shape(dims);
     line.expect("]");
     if (line.accept("or @")) spec.fallback = line.word(" ");
+    if (line.accept("part ")) {
+      spec.fused_part = static_cast<int>(line.number());
+      line.expect("of ");
+      spec.fused_parts = static_cast<int>(line.number());
+      line.expect("of @");
+      spec.fused = line.word(" ");
+    }
+    spec.padded = line.accept("padded");
     values_["@" + spec.name] = graph_.add_weight(spec);
   }
 

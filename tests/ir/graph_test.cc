@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "ir/passes/passes.h"
 #include "models/model.h"
 
@@ -45,6 +47,26 @@ TEST(Graph, PrintAndParseRoundTrip) {
     EXPECT_EQ(print(graph.clone()), text);
     run_pass(graph, pass);
   }
+}
+
+TEST(Graph, EveryPublishedModelRoundTrips) {
+  int configs = 0;
+  for (const auto& file : std::filesystem::directory_iterator(MOESAIC_SOURCE_DIR "/configs")) {
+    if (file.path().extension() != ".json") continue;
+    const std::string where = file.path().string();
+    Graph graph;
+    const BuildOptions options;
+    Builder builder(graph, options);
+    const Json config = read_json_file(where);
+    const Model model = parse_model(json_object(config, where), where);
+    model.build(builder);
+    graph.family = model.family;
+    verify(graph);
+    const std::string text = print(graph);
+    EXPECT_EQ(print(parse_graph(text)), text) << where;
+    ++configs;
+  }
+  EXPECT_GE(configs, 14);
 }
 
 TEST(Graph, ParseErrorsNameTheLine) {
