@@ -68,8 +68,8 @@ std::string print_weight(const WeightSpec& w) {
   std::string more = w.fallback.empty() ? "" : " or @" + w.fallback;
   if (!w.fused.empty()) more += fmt::format(" part {} of {} of @{}", w.fused_part, w.fused_parts, w.fused);
   if (w.padded) more += " padded";
-  return fmt::format("weight @{} : {} {}[{}]{}\n", w.name, kKindNames[static_cast<size_t>(w.kind)], format_name(w), dims,
-                     more);
+  return fmt::format("weight @{} : {} {}[{}]{}\n", w.name, kKindNames[static_cast<size_t>(w.kind)], format_name(w),
+                     dims, more);
 }
 
 // A cursor over one line; every mistake is an Error that quotes the line.
