@@ -21,24 +21,31 @@ Value moe_block(Builder& g, Value x, const MoeConfig& c) {
   return g.add(y, mlp(g, x, c.shared_intermediate, c.glu));
 }
 
-MoeConfig parse_moe(const JsonObject& json, const std::string& where) {
+namespace {
+
+// What DeepSeek and Kimi call the same fields.
+struct MoeFields {
+  const char *experts, *top_k, *shared, *groups, *normalize, *scoring;
+};
+
+MoeConfig parse_sigmoid_moe(const JsonObject& json, const MoeFields& f, const std::string& where) {
   MoeConfig c{};
-  c.route = {.experts = json_int(json, "n_routed_experts", where),
-             .top_k = json_int(json, "num_experts_per_tok", where),
+  c.route = {.experts = json_int(json, f.experts, where),
+             .top_k = json_int(json, f.top_k, where),
              .scoring = Scoring::sigmoid,
              .bias = true,
-             .groups = json_int(json, "n_group", where, 1),
+             .groups = json_int(json, f.groups, where, 1),
              .top_groups = json_int(json, "topk_group", where, 1),
-             .normalize = json_bool(json, "norm_topk_prob", where, true),
+             .normalize = json_bool(json, f.normalize, where, true),
              .routed_scale = json_number(json, "routed_scaling_factor", where, 1)};
   c.intermediate = json_int(json, "moe_intermediate_size", where);
-  c.shared_intermediate = c.intermediate * json_int(json, "n_shared_experts", where, 0);
-  const std::string scoring = json_string(json, "scoring_func", where, "sigmoid");
-  if (scoring != "sigmoid") fail_data(where, "scoring_func is \"{}\"; expected \"sigmoid\"", scoring);
-  check_sizes(where, {{"n_routed_experts", c.route.experts},
-                      {"num_experts_per_tok", c.route.top_k},
+  c.shared_intermediate = c.intermediate * json_int(json, f.shared, where, 0);
+  const std::string scoring = json_string(json, f.scoring, where, "sigmoid");
+  if (scoring != "sigmoid") fail_data(where, "{} is \"{}\"; expected \"sigmoid\"", f.scoring, scoring);
+  check_sizes(where, {{f.experts, c.route.experts},
+                      {f.top_k, c.route.top_k},
                       {"moe_intermediate_size", c.intermediate},
-                      {"n_group", c.route.groups},
+                      {f.groups, c.route.groups},
                       {"topk_group", c.route.top_groups}});
   if (c.route.top_k > c.route.experts || c.route.experts % c.route.groups != 0 || c.route.top_groups > c.route.groups)
     fail_data(where, "{} of {} experts in {} of {} groups cannot be chosen", c.route.top_k, c.route.experts,
@@ -46,29 +53,20 @@ MoeConfig parse_moe(const JsonObject& json, const std::string& where) {
   return c;
 }
 
+}  // namespace
+
+MoeConfig parse_moe(const JsonObject& json, const std::string& where) {
+  return parse_sigmoid_moe(
+      json,
+      {"n_routed_experts", "num_experts_per_tok", "n_shared_experts", "n_group", "norm_topk_prob", "scoring_func"},
+      where);
+}
+
 MoeConfig parse_kimi_moe(const JsonObject& json, const std::string& where) {
-  MoeConfig c{};
-  c.route = {.experts = json_int(json, "num_experts", where),
-             .top_k = json_int(json, "num_experts_per_token", where),
-             .scoring = Scoring::sigmoid,
-             .bias = true,
-             .groups = json_int(json, "num_expert_group", where, 1),
-             .top_groups = json_int(json, "topk_group", where, 1),
-             .normalize = json_bool(json, "moe_renormalize", where, true),
-             .routed_scale = json_number(json, "routed_scaling_factor", where, 1)};
-  c.intermediate = json_int(json, "moe_intermediate_size", where);
-  c.shared_intermediate = c.intermediate * json_int(json, "num_shared_experts", where, 0);
-  const std::string scoring = json_string(json, "moe_router_activation_func", where, "sigmoid");
-  if (scoring != "sigmoid") fail_data(where, "moe_router_activation_func is \"{}\"; expected \"sigmoid\"", scoring);
-  check_sizes(where, {{"num_experts", c.route.experts},
-                      {"num_experts_per_token", c.route.top_k},
-                      {"moe_intermediate_size", c.intermediate},
-                      {"num_expert_group", c.route.groups},
-                      {"topk_group", c.route.top_groups}});
-  if (c.route.top_k > c.route.experts || c.route.experts % c.route.groups != 0 || c.route.top_groups > c.route.groups)
-    fail_data(where, "{} of {} experts in {} of {} groups cannot be chosen", c.route.top_k, c.route.experts,
-              c.route.top_groups, c.route.groups);
-  return c;
+  return parse_sigmoid_moe(json,
+                           {"num_experts", "num_experts_per_token", "num_shared_experts", "num_expert_group",
+                            "moe_renormalize", "moe_router_activation_func"},
+                           where);
 }
 
 std::vector<std::string> mtp_prefixes(const JsonObject& json, int64_t layers, const std::string& where) {
