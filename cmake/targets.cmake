@@ -3,7 +3,7 @@
 function(moesaic_library name)
   cmake_parse_arguments(ARG "" "" "DEPS;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
-  list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/main\\.cc$|/cuda/|/without_cuda\\.cc$")
   list(TRANSFORM ARG_DEPS PREPEND moesaic_)
   if(NOT sources)  # headers only
     add_library(moesaic_${name} INTERFACE)

@@ -34,7 +34,10 @@ struct EngineOptions {
   int64_t max_num_batched_tokens = 512;  // prompt tokens of one step
   int64_t max_queue = 1024;              // requests waiting; more are refused with resource_exhausted
   int64_t kv_cache_tokens = 0;           // size of the key-value cache; 0: enough for max_num_seqs at max_model_len
-  bool progress = false;                 // a progress bar on stderr while loading
+  // Tokens that the model's multi-token prediction layer drafts at a time, 0 to 16; 0: the layer is not loaded. Greedy
+  // answers are the same tokens with and without; sampled ones have the same distribution, but other draws.
+  int64_t num_speculative_tokens = 0;
+  bool progress = false;  // a progress bar on stderr while loading
 };
 
 struct Request {
@@ -74,6 +77,8 @@ struct Usage {
   double queue_seconds = 0;        // until the first prompt token was computed
   double first_token_seconds = 0;  // from submit to the first token
   double total_seconds = 0;
+  // With speculation: steps that verified drafts, the tokens drafted for them, and those of them the model accepted.
+  int64_t draft_steps = 0, draft_tokens = 0, accepted_draft_tokens = 0;
 };
 
 class CompletionStream;  // what the engine's thread fills

@@ -10,7 +10,6 @@
 #include "cli/table.h"
 #include "engine/machine_limits.h"
 #include "engine/speed.h"
-#include "kernels/cpu/bandwidth.h"
 
 namespace moesaic {
 namespace {
@@ -89,8 +88,9 @@ Setting describe(const LoadOptions& load, const LoadedModel& loaded) {
   s.backend = backend_name(device.backend);
   s.precision = device.backend == Backend::ref ? "float64" : load.precision == Precision::fast ? "fast" : "float32";
   s.cache = dtype_name(cache_dtype(load));
-  s.isa = isa_name(device.isa);
-  s.machine = cpu_name(), s.date = utc_now(), s.commit = commit != nullptr ? commit : "";
+  const bool gpu = device.backend == Backend::cuda;
+  s.isa = gpu ? "sm_90a" : isa_name(device.isa);
+  s.machine = gpu ? device.name : cpu_name(), s.date = utc_now(), s.commit = commit != nullptr ? commit : "";
   s.threads = device.threads;
   s.bytes = loaded.compiled.weights.bytes;
   for (const WeightSlot& slot : loaded.compiled.weights.slots) s.parameters += slot.spec.shape.elements();
@@ -143,9 +143,9 @@ int64_t progress_total(const std::vector<Test>& tests, int repetitions, bool pro
 }
 
 MachineLimits run_tests(LoadedModel& loaded, std::vector<Test>& tests, const BenchOptions& options, bool profile) {
-  ThreadPool& pool = *loaded.device->stream().pool;
+  Device& device = *loaded.device;
   MachineLimits limits;
-  limits.read_before = measure_read_bandwidth(pool);
+  limits.read_before = measure_read(device);
   {
     Progress bar("measuring", progress_total(tests, options.repetitions, profile), ProgressUnit::items,
                  options.load.progress);
@@ -156,10 +156,8 @@ MachineLimits run_tests(LoadedModel& loaded, std::vector<Test>& tests, const Ben
   }
   int64_t rows = 1;
   for (const Test& t : tests) rows = std::max(rows, std::min(t.prompt, loaded.compiled.prefill.limits.tokens));
-  limits.shape = largest_product(loaded.compiled.prefill, rows);
-  limits.product = measure_product(pool, limits.shape);
-  limits.fma = measure_fma_peak(pool, cpu_isa());
-  limits.read_after = measure_read_bandwidth(pool);
+  measure_arithmetic(device, largest_product(loaded.compiled.prefill, rows), limits);
+  limits.read_after = measure_read(device);
   return limits;
 }
 
@@ -219,7 +217,8 @@ void print_generation(const Setting& s, const std::vector<Test>& tests) {
 }
 
 void print_prompts(const Setting& s, const std::vector<Test>& tests) {
-  Table table({"prompt", "GFLOP", "GFLOP/s", "of f32 product", "of FMA peak"});
+  const bool gpu = s.backend == backend_name(Backend::cuda);
+  Table table({"prompt", "GFLOP", "GFLOP/s", gpu ? "of bf16 product" : "of f32 product", "of FMA peak"});
   bool any = false;
   for (const Test& test : tests) {
     if (test.prompt == 0) continue;
@@ -227,32 +226,71 @@ void print_prompts(const Setting& s, const std::vector<Test>& tests) {
     any = true;
     table.add({test.name(), fmt::format("{:.2f}", test.result.work.flops / 1e9),
                fmt::format("{:.1f}", rates.flops / 1e9), percent(rates.flops, s.limits.product),
-               percent(rates.flops, s.limits.fma)});
+               gpu ? "-" : percent(rates.flops, s.limits.peak)});
   }
   if (!any) return;
   fmt::print("\n");
   table.print();
   const auto [M, N, K] = s.limits.shape;
+  if (gpu) {
+    fmt::print("bf16 product: {:.1f} GFLOP/s, our own gemm [{}, {}] x [{}, {}] after the tests\n", s.limits.product / 1e9,
+               M, K, K, N);
+    return;
+  }
   fmt::print("f32 product: {:.1f} GFLOP/s, our own float32 gemm [{}, {}] x [{}, {}] after the tests, {} threads\n",
              s.limits.product / 1e9, M, K, K, N, s.threads);
   fmt::print("FMA peak: {:.1f} GFLOP/s, float32 on registers alone; int8 products of the fast mode may exceed both\n",
-             s.limits.fma / 1e9);
-  if (s.limits.product > s.limits.fma)
+             s.limits.peak / 1e9);
+  if (s.limits.product > s.limits.peak)
     fmt::print("the product was faster than the FMA peak: other programs used the processor; repeat on an idle one\n");
 }
 
-void print_profiles(const std::vector<Test>& tests) {
+// The share of the time that the machine's limits would have taken: reading the bytes, or doing the operations.
+double ceiling_seconds(const Work& work, const MachineLimits& limits) {
+  const double bytes = work.read_bytes() + work.activation_bytes;
+  return std::max(limits.read() > 0 ? bytes / limits.read() : 0, limits.product > 0 ? work.flops / limits.product : 0);
+}
+
+void print_profiles(const Setting& s, const std::vector<Test>& tests) {
   for (const Test& test : tests) {
     double total = 0;
     for (const StepTimer::Row& row : test.result.profile) total += row.seconds;
-    Table table({test.name(), "calls", "ms", "share", "GB/s", "GFLOP/s"});
-    for (const StepTimer::Row& row : test.result.profile)
+    Table table({test.name(), "calls", "ms", "share", "MB", "GFLOP", "GB/s", "GFLOP/s", "of ceiling"});
+    for (const StepTimer::Row& row : test.result.profile) {
+      const double bytes = row.work.read_bytes() + row.work.activation_bytes;
       table.add({std::string(op_info(row.op).name), std::to_string(row.calls), fmt::format("{:.3f}", row.seconds * 1e3),
-                 percent(row.seconds, total), fmt::format("{:.2f}", row.work.read_bytes() / row.seconds / 1e9),
-                 fmt::format("{:.2f}", row.work.flops / row.seconds / 1e9)});
+                 percent(row.seconds, total), fmt::format("{:.2f}", bytes / 1e6),
+                 fmt::format("{:.3f}", row.work.flops / 1e9), fmt::format("{:.2f}", bytes / row.seconds / 1e9),
+                 fmt::format("{:.2f}", row.work.flops / row.seconds / 1e9),
+                 percent(ceiling_seconds(row.work, s.limits), row.seconds)});
+    }
     fmt::print("\n");
     table.print();
   }
+  fmt::print(
+      "bytes are weights, cache and activations, each counted once; the ceiling is the time for them at the read "
+      "bandwidth, or for the operations at the product's rate, whichever is longer\n");
+}
+
+// The format of chrome://tracing and Perfetto: one track a test.
+void write_trace(const std::string& path, const std::vector<Test>& tests) {
+  JsonArray events;
+  int track = 0;
+  for (const Test& test : tests) {
+    events.push_back(
+        {{"ph", "M"}, {"name", "thread_name"}, {"pid", 1}, {"tid", ++track}, {"args", {{"name", test.name()}}}});
+    for (const StepTimer::Span& span : test.result.spans)
+      events.push_back({{"ph", "X"},
+                        {"name", span.label},
+                        {"cat", op_info(span.op).name},
+                        {"pid", 1},
+                        {"tid", track},
+                        {"ts", span.start * 1e6},
+                        {"dur", span.seconds * 1e6}});
+  }
+  std::ofstream file(path);
+  file << write_json(JsonObject{{"traceEvents", events}}) << '\n';
+  if (!file.flush()) throw Error(StatusCode::internal, "could not be written", path);
 }
 
 JsonArray profile_json(const std::vector<StepTimer::Row>& rows) {
@@ -295,7 +333,7 @@ void print_json(const Setting& s, const std::vector<Test>& tests) {
   const JsonObject limits{{"read_bytes_per_second_before", s.limits.read_before},
                           {"read_bytes_per_second_after", s.limits.read_after},
                           {"f32_product", {{"M", M}, {"N", N}, {"K", K}, {"flops_per_second", s.limits.product}}},
-                          {"fma_flops_per_second", s.limits.fma}};
+                          {"fma_flops_per_second", s.limits.peak}};
   const JsonObject out{{"model", s.model},
                        {"size_bytes", s.bytes},
                        {"parameters", s.parameters},
@@ -315,8 +353,8 @@ void print_json(const Setting& s, const std::vector<Test>& tests) {
 constexpr const char* kCsvHeader =
     "date,commit,machine,isa,threads,model,backend,precision,cache,size_bytes,parameters,test,tokens_per_second_mean,"
     "tokens_per_second_sd,tokens_per_second_median,weight_bytes_per_step,cache_bytes_per_step,experts_per_layer,"
-    "read_gb_per_s,read_bandwidth_before_gb_per_s,read_bandwidth_after_gb_per_s,gflop_per_s,f32_product_gflop_per_s,"
-    "fma_gflop_per_s";
+    "read_gb_per_s,read_bandwidth_before_gb_per_s,read_bandwidth_after_gb_per_s,gflop_per_s,product_gflop_per_s,"
+    "peak_gflop_per_s";
 
 // Whether the file needs the header. Throws Error when it cannot be appended to, before anything is measured.
 bool check_csv(const std::string& path) {
@@ -347,7 +385,7 @@ void append_csv(const std::string& path, bool header, const Setting& s, const st
     file << fmt::format("{:.3f},{:.3f},{:.3f},{:.0f},{:.0f},{:.2f},", speed.mean, speed.deviation, speed.median,
                         rates.step_weights, rates.step_cache, rates.experts);
     file << fmt::format("{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f}\n", rates.read / 1e9, s.limits.read_before / 1e9,
-                        s.limits.read_after / 1e9, rates.flops / 1e9, s.limits.product / 1e9, s.limits.fma / 1e9);
+                        s.limits.read_after / 1e9, rates.flops / 1e9, s.limits.product / 1e9, s.limits.peak / 1e9);
   }
   file.flush();
   if (!file) throw Error(StatusCode::internal, "could not be written", path);
@@ -359,16 +397,21 @@ int run_bench(const BenchOptions& options) {
   std::vector<Test> tests = list_tests(options);
   const LoadOptions load = limits_for(options.load, tests);
   const bool csv_header = !options.csv.empty() && check_csv(options.csv);
-  const bool profile = options.profile || options.json || log_enabled(LogLevel::info);
+  const bool profile = options.profile || options.json || !options.trace.empty() || log_enabled(LogLevel::info);
   LoadedModel loaded = load_model(load);
   Setting setting = describe(load, loaded);
+  const int64_t planned = loaded.device_bytes();
   setting.limits = run_tests(loaded, tests, options, profile);
   if (!options.csv.empty()) append_csv(options.csv, csv_header, setting, tests);
+  if (!options.trace.empty()) write_trace(options.trace, tests);
   if (options.json) return print_json(setting, tests), 0;
   print_speeds(setting, tests);
   print_generation(setting, tests);
   print_prompts(setting, tests);
-  if (profile) print_profiles(tests);
+  if (profile) print_profiles(setting, tests);
+  if (const int64_t used = loaded.device->memory_in_use(); used > 0)
+    fmt::print("\ndevice memory: {} planned, {} in use after the tests ({:+.1f}%)\n", planned, used,
+               100 * static_cast<double>(used - planned) / static_cast<double>(planned));
   fmt::print(
       "\nprecision {}, cache {}, {} ({}), {} repetitions after a warm-up; sizes and percentages from the median\n",
       setting.precision, setting.cache, loaded.device->info().name, setting.machine, options.repetitions);

@@ -71,6 +71,7 @@ struct BenchOptions {
   int repetitions = 3;
   std::string csv;       // appended to
   bool profile = false;  // time each kind of op
+  std::string trace;     // every launch of one repetition, for a trace viewer
   bool json = false;
 };
 int run_bench(const BenchOptions& options);

@@ -89,22 +89,6 @@ void write_values(const std::string& path, const Forward& forward, const std::ve
   write_safetensors(path, tensors);
 }
 
-void print_differences(const std::vector<Difference>& rows, double bound, bool json) {
-  Table table({"value", "rel L2", "max abs", "1 - cosine", ""});
-  for (const Difference& d : rows)
-    table.add({d.name, fmt::format("{:.2e}", d.relative_l2), fmt::format("{:.2e}", d.max_abs),
-               fmt::format("{:.1e}", 1 - d.cosine), d.within ? "ok" : "OUT OF BOUNDS"});
-  if (!json) return table.print();
-  JsonArray out;
-  for (const Difference& d : rows)
-    out.push_back({{"value", d.name},
-                   {"relative_l2", finite_or_null(d.relative_l2)},
-                   {"max_abs", finite_or_null(d.max_abs)},
-                   {"cosine", finite_or_null(d.cosine)},
-                   {"within", d.within}});
-  fmt::print("{}\n", write_json(JsonObject{{"bound", bound}, {"values", out}}, {.indent = 2}));
-}
-
 // The first op of two runs that differs by more than the bound; both ran the same graph.
 void print_first_op(const Forward& ours, const Forward& other, double bound) {
   for (size_t i = 0; i < std::min(ours.ops.size(), other.ops.size()); ++i) {
@@ -127,10 +111,6 @@ LoadedModel load_for(const DiffOptions& options, const std::vector<std::vector<i
   return loaded;
 }
 
-}  // namespace
-
-namespace {
-
 // Embeddings of the image in image.safetensors beside the reference, where there is one and the model sees images.
 std::vector<float> image_rows(LoadedModel& loaded, const std::string& reference) {
   const std::filesystem::path path = std::filesystem::path(reference).parent_path() / "image.safetensors";
@@ -149,36 +129,119 @@ std::vector<float> image_rows(LoadedModel& loaded, const std::string& reference)
                                *loaded.device);
 }
 
+// A token out of bounds whose entries an index_topk of that layer chose between scores closer than the bound: another
+// order of equal scores is as right, and makes the token differ from this layer on.
+struct NearTie {
+  std::string op;
+  size_t sequence, token;
+  double gap;  // relative to the largest score
+};
+
+struct NearTies {
+  std::vector<NearTie> ties;
+  int64_t rows = 0;  // tokens out of bounds, tied or not
+};
+
+NearTies find_near_ties(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& ids,
+                        std::span<const float> images, size_t value, std::span<const double> got,
+                        std::span<const double> want, double bound) {
+  const size_t tokens = ids[0].size(), rows = ids.size() * tokens, width = got.size() / rows;
+  const std::vector<IndexGaps> ops = index_gaps(loaded, ids, value, images);
+  NearTies out;
+  for (size_t row = 0; row < rows; ++row) {
+    if (compare("", got.subspan(row * width, width), want.subspan(row * width, width), bound).within) continue;
+    ++out.rows;
+    for (const IndexGaps& op : ops)
+      if (op.of_token[row] <= bound) out.ties.push_back({op.label, row / tokens, row % tokens, op.of_token[row]});
+  }
+  return out;
+}
+
+void print_near_ties(const NearTies& near) {
+  if (near.ties.empty()) return;
+  const NearTie& first = near.ties.front();
+  fmt::print(
+      "near-ties explain {} of the {} tokens out of bounds in this layer: {} chose for token {} of sequence {} between "
+      "scores {:.1e} apart (relative to the largest), and the reference may have chosen otherwise\n",
+      near.ties.size(), near.rows, first.op, first.token, first.sequence, first.gap);
+}
+
+JsonArray to_json(const std::vector<NearTie>& ties) {
+  JsonArray out;
+  for (const NearTie& tie : ties)
+    out.push_back({{"op", tie.op},
+                   {"sequence", static_cast<int64_t>(tie.sequence)},
+                   {"token", static_cast<int64_t>(tie.token)},
+                   {"gap", tie.gap}});
+  return out;
+}
+
+void print_differences(const std::vector<Difference>& rows, const std::vector<NearTie>& ties, double bound, bool json) {
+  Table table({"value", "rel L2", "max abs", "1 - cosine", ""});
+  for (const Difference& d : rows)
+    table.add({d.name, fmt::format("{:.2e}", d.relative_l2), fmt::format("{:.2e}", d.max_abs),
+               fmt::format("{:.1e}", 1 - d.cosine), d.within ? "ok" : "OUT OF BOUNDS"});
+  if (!json) return table.print();
+  JsonArray out;
+  for (const Difference& d : rows)
+    out.push_back({{"value", d.name},
+                   {"relative_l2", finite_or_null(d.relative_l2)},
+                   {"max_abs", finite_or_null(d.max_abs)},
+                   {"cosine", finite_or_null(d.cosine)},
+                   {"within", d.within}});
+  fmt::print("{}\n",
+             write_json(JsonObject{{"bound", bound}, {"values", out}, {"near_ties", to_json(ties)}}, {.indent = 2}));
+}
+
+// What our values are compared with: those of another backend, or those of the file that it has.
+std::vector<std::vector<double>> wanted_values(const Forward& ours, const Forward* other, const SafetensorsFile& file) {
+  std::vector<std::vector<double>> out;
+  for (size_t i = 0; i < ours.named.size(); ++i) {
+    const auto& [name, tap] = ours.named[i];
+    if (other != nullptr) out.push_back(other->named[i].second.values);
+    else out.push_back(file.find(name) ? read_reference(file, name, tap.values.size()) : std::vector<double>{});
+  }
+  return out;
+}
+
 }  // namespace
 
 int run_diff(const DiffOptions& options) {
   const SafetensorsFile reference = SafetensorsFile::open(options.reference);
   const auto ids = read_input_ids(reference);
   LoadedModel loaded = load_for(options, ids, "");
-  const Forward ours = forward(loaded, ids, !options.against.empty(), image_rows(loaded, options.reference));
+  const std::vector<float> images = image_rows(loaded, options.reference);
+  const bool against = !options.against.empty();
+  const Forward ours = forward(loaded, ids, against, images);
   if (!options.write.empty()) write_values(options.write, ours, ids);
   const bool exact = options.load.precision == Precision::float32 || options.load.backend == Backend::ref;
   const double bound = options.bound > 0 ? options.bound : exact ? 1e-5 : 3e-2;
   Forward other;
-  if (!options.against.empty()) {
+  if (against) {
     LoadedModel second = load_for(options, ids, options.against);
     other = forward(second, ids, true, image_rows(second, options.reference));
   }
+  const auto wanted = wanted_values(ours, against ? &other : nullptr, reference);
   std::vector<Difference> rows;
-  for (size_t i = 0; i < ours.named.size(); ++i) {
+  NearTies near;
+  const Difference* bad = nullptr;
+  rows.reserve(wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
     const auto& [name, tap] = ours.named[i];
-    if (!options.against.empty()) rows.push_back(compare(name, tap.values, other.named[i].second.values, bound));
-    else if (reference.find(name))
-      rows.push_back(compare(name, tap.values, read_reference(reference, name, tap.values.size()), bound));
+    if (wanted[i].empty()) continue;
+    rows.push_back(compare(name, tap.values, wanted[i], bound));
+    if (rows.back().within || bad != nullptr) continue;
+    bad = &rows.back();
+    near = find_near_ties(loaded, ids, images, i, tap.values, wanted[i], bound);
   }
   if (rows.empty()) fail_data(options.reference, "has none of the values hidden.<i> and logits to compare with");
-  print_differences(rows, bound, options.json);
-  const auto bad = std::find_if(rows.begin(), rows.end(), [](const Difference& d) { return !d.within; });
-  if (bad == rows.end()) return 0;
+  print_differences(rows, near.ties, bound, options.json);
+  if (bad == nullptr) return 0;
   if (!options.json) {
     fmt::print("first value out of bounds: {} (relative L2 {:.2e}, allowed {:.0e})\n", bad->name, bad->relative_l2,
                bound);
-    if (!options.against.empty()) print_first_op(ours, other, bound);
+    print_near_ties(near);
+    if (against) print_first_op(ours, other, bound);
   }
   return 1;
 }

@@ -20,20 +20,22 @@ constexpr const char* kModelHelp =
 // What every command that loads a model takes.
 struct LoadFlags {
   EngineOptions engine;
-  std::string load_format = "auto";
+  std::string load_format = "auto", speculative_config;
 
   void add(CLI::App& app) {
     app.add_option("model", engine.model, kModelHelp)->required();
     app.add_option("--device", engine.device,
-                   "cpu (auto chooses it), or ref: a slow float64 reference to check against")
+                   "auto: cuda where there is a Hopper GPU, else cpu; ref: a slow float64 reference to check against")
         ->capture_default_str()
-        ->check(CLI::IsMember({"auto", "cpu", "ref"}));
+        ->check(CLI::IsMember({"auto", "cpu", "cuda", "ref"}));
     app.add_option("--precision", engine.precision,
-                   "fast: inputs of MXFP4 experts are rounded to 8 bits; float32: they are not")
+                   "fast: inputs of MXFP4 experts are rounded to 8 bits, on a GPU those of all products to bf16; "
+                   "float32: they are not")
         ->capture_default_str()
         ->check(CLI::IsMember({"fast", "float32"}));
     app.add_option("--kv-cache-dtype", engine.kv_cache_dtype,
-                   "Keys and values of past tokens in f32 (auto), or in bf16: half the memory, rounded")
+                   "Keys and values of past tokens in f32, or in bf16: half the memory, rounded; auto: bf16 on a GPU in "
+                   "fast precision, else f32")
         ->capture_default_str()
         ->check(CLI::IsMember({"auto", "f32", "bf16"}));
     app.add_option("-t,--threads", engine.threads, "Threads; 0: one per available core")
@@ -54,9 +56,18 @@ struct LoadFlags {
                    "Prompt tokens computed at once: more is faster and takes more memory")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
+    auto* drafts = app.add_option("--num-speculative-tokens,--speculative-num-steps", engine.num_speculative_tokens,
+                                  "Tokens that the model's multi-token prediction layer drafts at a time and the model "
+                                  "verifies: faster where it guesses well, greedy text stays the same; 0: off")
+                       ->capture_default_str()
+                       ->check(CLI::Range(int64_t{0}, kMaxSpeculativeTokens));
+    app.add_option("--speculative-config", speculative_config,
+                   "The same as vLLM writes it: {\"method\": \"mtp\", \"num_speculative_tokens\": 3}")
+        ->excludes(drafts);
   }
   const EngineOptions& get() {
     engine.dummy_weights = load_format == "dummy";
+    if (!speculative_config.empty()) engine.num_speculative_tokens = parse_speculative_config(speculative_config);
     return engine;
   }
   LoadOptions load() {
@@ -176,7 +187,8 @@ void add_bench(CLI::App& main, LoadFlags& load, BenchOptions& o) {
       ->delimiter(',');
   app.add_option("--reps", o.repetitions, "Repetitions")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--csv", o.csv, "Append the rows to this CSV file");
-  app.add_flag("--profile", o.profile, "Time each kind of op: bytes, FLOPs, share of the step");
+  app.add_flag("--profile", o.profile, "Time each kind of op: bytes, FLOPs, share of the step, percent of the ceiling");
+  app.add_option("--trace", o.trace, "Write every launch of a repetition of each test to this file, as a Chrome trace");
   app.add_flag("--json", o.json, "Machine-readable output");
 }
 

@@ -221,6 +221,29 @@ void check(const PlanOptions& options, const Model& model) {
     fail_argument("--host-memory is {} GB; expected 0 to {}", options.host_memory_gb, kMostHostGiga);
 }
 
+// On one device, what the engine would compile and allocate, in place of what follows from the graph alone; false where
+// this build has no kernels of such devices.
+bool use_compiled(const ModelSource& source, const PlanOptions& options, Placement& placement) {
+  if (options.devices != 1 || registry_of(Backend::cuda).kernels().empty()) return false;
+  LoadOptions load;
+  load.backend = Backend::cuda;
+  load.cache_dtype = *parse_dtype(options.kv_cache_dtype);
+  load.max_model_len = placement.options.context;
+  load.max_sequences = options.batch;
+  load.prefill_tokens = options.prefill_tokens;
+  DeviceInfo device;
+  device.backend = Backend::cuda;
+  device.multiprocessors = 132;  // of every part in device_models() but the H20, whose workspace is no larger
+  const BoundGraph bound = build_graph(source, Backend::cuda, load.cache_dtype);
+  const Compiled compiled = compile(bound.graph, compile_options(load, source.model, device));
+  RankPlacement& rank = placement.ranks[0];
+  rank.activations = compiled.activation_bytes();
+  rank.workspace = compiled.workspace_bytes();
+  const int64_t blocks = options.batch * ((placement.options.context + kBlockTokens - 1) / kBlockTokens);
+  rank.cache = (blocks + 1) * compiled.cache.block_stride + (options.batch + 1) * compiled.cache.slot_stride;
+  return true;
+}
+
 }  // namespace
 
 int run_plan(const PlanOptions& options) {
@@ -237,9 +260,14 @@ int run_plan(const PlanOptions& options) {
       .batch = options.batch,
       .prefill_tokens = options.prefill_tokens,
       .host_memory = static_cast<int64_t>(options.host_memory_gb * kGiga)};
-  const Placement placement = place(bound.graph, place_options);
+  Placement placement = place(bound.graph, place_options);
+  const bool compiled = options.host_memory_gb == 0 && use_compiled(source, options, placement);
   if (options.json) fmt::print("{}\n", write_json(plan_json(source, placement), {.indent = 2}));
   else print_plan(source, placement, bound.graph, options);
+  if (!options.json)
+    fmt::print("activations and workspace are {}\n",
+               compiled ? "what the engine compiles and allocates on this device"
+                        : "estimated from the graph: this build cannot compile for these devices");
   return placement.fits() ? 0 : 1;
 }
 

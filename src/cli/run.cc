@@ -57,16 +57,26 @@ double peak_memory_bytes() {
   return 0;
 }
 
+// "; drafted 90, accepted 60 (66.7 %), 3.00 tokens per step": a step gives one token and those it accepts.
+std::string draft_summary(const Usage& usage) {
+  if (usage.draft_steps == 0) return "";
+  const auto drafted = static_cast<double>(usage.draft_tokens),
+             accepted = static_cast<double>(usage.accepted_draft_tokens);
+  return fmt::format("; drafted {}, accepted {} ({:.1f} %), {:.2f} tokens per step", usage.draft_tokens,
+                     usage.accepted_draft_tokens, 100 * accepted / drafted,
+                     1 + accepted / static_cast<double>(usage.draft_steps));
+}
+
 void print_summary(const Usage& usage) {
   const double prefill = usage.first_token_seconds - usage.queue_seconds;
   const double decode = usage.total_seconds - usage.first_token_seconds;
   fmt::print(stderr,
-             "[prompt {} tokens, {:.1f} tokens/s; generated {}, {:.1f} tokens/s; first token after {:.0f} ms; "
+             "[prompt {} tokens, {:.1f} tokens/s; generated {}, {:.1f} tokens/s{}; first token after {:.0f} ms; "
              "peak memory {}]\n",
              usage.prompt_tokens, static_cast<double>(usage.prompt_tokens) / std::max(prefill, 1e-9),
              usage.completion_tokens,
              static_cast<double>(std::max<int64_t>(usage.completion_tokens - 1, 0)) / std::max(decode, 1e-9),
-             usage.first_token_seconds * 1e3, human_bytes(peak_memory_bytes()));
+             draft_summary(usage), usage.first_token_seconds * 1e3, human_bytes(peak_memory_bytes()));
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ struct Plan {
   int64_t workspace_bytes = 0;  // the maximum over steps: one region that all steps share
   Place logits;
   int64_t vocab = 0;
+  Place hidden;  // of a graph that has this output
 };
 
 // Where each layer's cache lies: within a block (shared by all layers) and within a sequence's slot.

@@ -82,6 +82,7 @@ void plan_memory(const Graph& graph, Lowered& lowered, const WeightMap& weights)
     for (Value out : lowered.outputs[i]) plan.steps[i].outputs.push_back(place_of(out));
   }
   for (const auto& [name, value] : graph.outputs) {
+    if (name == "hidden") plan.hidden = place_of(value);
     if (name != "logits" && name != "image_rows") continue;
     plan.logits = place_of(value);
     plan.vocab = graph.type(value).dim(-1).factor;

@@ -38,8 +38,9 @@ EngineInfo describe(const LoadedModel& model, const GenerationConfig& generation
           .max_model_len = model.max_model_len,
           .vocab = model.model.vocab,
           .image_token = model.model.vision ? model.model.vision->placeholder : -1,
-          .weight_bytes = model.weights.bytes(),
-          .cache_bytes = model.cache_blocks.bytes() + model.cache_slots.bytes(),
+          .weight_bytes = model.weights.bytes() + (model.draft ? model.draft->weights().bytes() : 0),
+          .cache_bytes =
+              model.cache_blocks.bytes() + model.cache_slots.bytes() + (model.draft ? model.draft->cache_bytes() : 0),
           .activation_bytes = model.activations.bytes(),
           .workspace_bytes = model.workspace.bytes(),
           .default_sampling = generation.sampling};

@@ -1,7 +1,6 @@
 #include "engine/engine_loop.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
 
@@ -18,7 +17,15 @@ EngineLoop::EngineLoop(LoadedModel& model, const Tokenizer* tokenizer, std::vect
       batch_(model.compiled.prefill.limits, model.compiled.decode.limits, model.max_blocks()) {
   const auto sequences = static_cast<size_t>(model.slots);
   in_batch_.reserve(sequences);
-  sampled_.resize(sequences);
+  computed_.reserve(sequences);
+  sampled_count_.resize(sequences);
+  sampled_.resize(sequences * static_cast<size_t>(1 + model.speculative_tokens));
+  last_and_drafts_.reserve(static_cast<size_t>(1 + model.speculative_tokens));
+  if (model.draft) drafter_.emplace(model);
+  if (model.steps) {
+    model.steps->set_valid_vocab(std::min(valid_vocab, model.compiled.decode.vocab));
+    model.steps->warm_up(model.compiled.decode);
+  }
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -66,9 +73,11 @@ bool EngineLoop::wait_for_work() {
 void EngineLoop::step() {
   drop_cancelled();
   admit();
+  const size_t earlier = in_flight_.size();
   decode();
   encode_images();
   prefill();
+  collect(in_flight_.size() - std::min(in_flight_.size(), earlier));  // everything, where nothing new was started
 }
 
 // First come, first served; a sequence is admitted when its worst case fits, so that it never has to be preempted.
@@ -100,8 +109,11 @@ void EngineLoop::decode() {
   batch_.clear();
   in_batch_.clear();
   for (Sequence& sequence : running_) {
-    if (!sequence.decoding() || batch_.tokens() >= plan.limits.tokens) continue;
-    batch_.add({&sequence.tokens.back(), 1}, sequence.cache.length, sequence.cache.blocks, sequence.cache.slot, 1);
+    if (!sequence.decoding() || !sequence.may_generate() || batch_.sequences() >= plan.limits.sequences) continue;
+    static constexpr int32_t kOnDevice[] = {-1};
+    const std::span<const int32_t> tokens =
+        sequence.in_flight > 0 ? std::span<const int32_t>(kOnDevice) : sequence.last_and_drafts(last_and_drafts_);
+    batch_.add(tokens, sequence.cache.length, sequence.cache.blocks, sequence.cache.slot, std::ssize(tokens));
     in_batch_.push_back(&sequence);
   }
   run_batch(plan);
@@ -144,51 +156,135 @@ void EngineLoop::prefill() {
 
 void EngineLoop::run_batch(const Plan& plan) {
   if (batch_.empty()) return;
+  if (model_.steps) return start_batch(plan);
   const BatchView view = batch_.view();
   run(plan, model_.compiled.cache, model_.memory(), view, model_.device->stream());
-  for (int64_t i = 0; i < view.sequences; ++i)
-    in_batch_[static_cast<size_t>(i)]->cache.length += view.sequence_offsets[i + 1] - view.sequence_offsets[i];
-  // A chunk that does not end its prompt has no logits.
-  std::erase_if(in_batch_, [](const Sequence* s) { return s->pending() > 0; });
-  sample_batch(plan);
-}
-
-namespace {
-
-// The reference backend's logits are f64; the sampler reads f32.
-void narrow_in_place(std::byte* values, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    double wide;
-    std::memcpy(&wide, values + i * 8, 8);
-    const float narrow = static_cast<float>(wide);
-    std::memcpy(values + i * 4, &narrow, 4);
+  computed_.clear();
+  for (int64_t i = 0; i < view.sequences; ++i) {
+    Sequence& sequence = *in_batch_[static_cast<size_t>(i)];
+    const int64_t row = view.sequence_offsets[i];
+    const int64_t known = view.sequence_offsets[i + 1] - row - std::ssize(sequence.drafts);
+    computed_.push_back({&sequence, sequence.cache.length, known, row});
+    sequence.cache.length += known;
   }
+  sample_batch(plan);
+  std::erase_if(computed_, [](const ComputedTokens& c) { return c.sequence == nullptr; });
+  if (drafter_) drafter_->draft(plan, computed_);
 }
 
-}  // namespace
-
+// A chunk that does not end its prompt has no logits.
 void EngineLoop::sample_batch(const Plan& plan) {
-  const bool wide = activation_dtype(model_.device->info().backend) == DType::f64;
+  const DType activation = activation_dtype(model_.device->info().backend);
   std::byte* rows = logits(plan, model_.memory());
+  const size_t width = sampled_.size() / sampled_count_.size();
   model_.device->stream().pool->run(static_cast<int64_t>(in_batch_.size()), [&](int64_t i, int) {
     Sequence& sequence = *in_batch_[static_cast<size_t>(i)];
-    std::byte* bytes = rows + i * plan.vocab * (wide ? 8 : 4);
-    if (wide) narrow_in_place(bytes, plan.vocab);
-    auto* row = reinterpret_cast<float*>(bytes);
-    sampled_[static_cast<size_t>(i)] =
-        sample({row, static_cast<size_t>(plan.vocab)}, sequence.request.sampling, sequence.sampler, sequence.length());
+    if (sequence.pending() > 0) return;
+    const auto row_of = [&](int64_t j) { return logits_row(rows, batch_.first_row(i) + j, plan.vocab, activation); };
+    sampled_count_[static_cast<size_t>(i)] =
+        sample_with_drafts(row_of, sequence.drafts, sequence.request.sampling, sequence.sampler, sequence.length(),
+                           std::span(sampled_).subspan(static_cast<size_t>(i) * width, width));
   });
-  for (size_t i = 0; i < in_batch_.size(); ++i) {
+  for (size_t i = 0; i < in_batch_.size(); ++i)
+    if (in_batch_[i]->pending() == 0 && !take_tokens(i)) computed_[i].sequence = nullptr;
+  std::erase_if(running_, [](const Sequence& s) { return s.cache.slot < 0; });
+}
+
+bool EngineLoop::take_tokens(size_t i) {
+  Sequence& sequence = *in_batch_[i];
+  const int64_t count = sampled_count_[i];
+  sequence.count_drafts(count - 1);
+  for (int64_t j = 0; j < count; ++j) {
+    const SampledToken& token = sampled_[i * (sampled_.size() / sampled_count_.size()) + static_cast<size_t>(j)];
     FinishReason reason = FinishReason::error;
-    const SampledToken& token = sampled_[i];
-    if (!token.status.ok()) retire(*in_batch_[i], token.status, FinishReason::error);
-    else if (in_batch_[i]->accept(token, eos_, reason)) retire(*in_batch_[i], {}, reason);
+    if (token.status.ok() && !sequence.accept(token, eos_, reason)) continue;
+    retire(sequence, token.status, reason);
+    return false;
+  }
+  computed_[i].tokens += count - 1;  // the accepted drafts
+  sequence.cache.length += count - 1;
+  return true;
+}
+
+SampleRow EngineLoop::sample_row(const Sequence& sequence) const {
+  const SamplingParams& p = sequence.request.sampling;
+  const bool greedy = p.temperature < kGreedyTemperature;
+  return {.temperature = greedy ? 0 : p.temperature,
+          .top_p = p.top_p,
+          .min_p = p.min_p,
+          .top_k = p.top_k,
+          .uniform = greedy ? 0 : draw_of(sequence.sampler, sequence.length() + sequence.in_flight),
+          .slot = sequence.cache.slot};
+}
+
+void EngineLoop::start_batch(const Plan& plan) {
+  const BatchView view = batch_.view();
+  sample_rows_.clear();
+  InFlight step;
+  bool by_host = false;
+  for (int64_t i = 0; i < view.sequences; ++i) {
+    Sequence& sequence = *in_batch_[static_cast<size_t>(i)];
+    const bool sampled = sequence.in_flight > 0 || sequence.cache.length + view.sequence_offsets[i + 1] -
+                                                           view.sequence_offsets[i] == sequence.length();
+    sequence.cache.length += view.sequence_offsets[i + 1] - view.sequence_offsets[i];
+    if (!sampled) continue;
+    sample_rows_.push_back(sample_row(sequence));
+    ++sequence.in_flight;
+    by_host |= sequence.sampled_by_host();
+    step.sequences.push_back(&sequence);
+  }
+  step.result = model_.steps->run(plan, view, sample_rows_);
+  in_flight_.push_back(std::move(step));
+  if (by_host) sample_on_host(plan);
+}
+
+void EngineLoop::take_sampled(Sequence& sequence, const SampledToken& token) {
+  --sequence.in_flight;
+  if (token.status.ok()) sequence.sampler.append(token.id);
+  FinishReason reason = FinishReason::error;
+  if (!token.status.ok() || sequence.accept(token, eos_, reason)) retire(sequence, token.status, reason);
+}
+
+void EngineLoop::collect(size_t keep) {
+  while (in_flight_.size() > keep) {
+    const InFlight step = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    step.result.done->wait();
+    for (size_t i = 0; i < step.sequences.size(); ++i) {
+      if (step.sequences[i] == nullptr) continue;
+      const int64_t position = step.sequences[i]->length();
+      take_sampled(*step.sequences[i], sampled_on_device(step.result.rows[i], position));
+    }
   }
   std::erase_if(running_, [](const Sequence& s) { return s.cache.slot < 0; });
 }
 
-// The sequence's blocks are free at once: no step in flight refers to them.
+// The step started last has a sequence whose token the device cannot choose: its logits are read before the next step
+// overwrites them. What the device chose for the others stays.
+void EngineLoop::sample_on_host(const Plan& plan) {
+  collect(1);
+  if (in_flight_.empty()) return;
+  InFlight step = std::move(in_flight_.back());
+  in_flight_.clear();
+  const int64_t row_bytes = plan.vocab * int64_t{sizeof(float)};
+  auto* rows = reinterpret_cast<float*>(on_host(*model_.device, logits(plan, model_.memory()),
+                                                std::ssize(step.sequences) * row_bytes, logits_));
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    Sequence* sequence = step.sequences[i];
+    if (sequence == nullptr) continue;
+    const auto vocab = static_cast<size_t>(plan.vocab);
+    const int64_t position = sequence->length();
+    take_sampled(*sequence, sequence->sampled_by_host()
+                                ? sample({rows + i * vocab, vocab}, sequence->request.sampling, sequence->sampler, position)
+                                : sampled_on_device(step.result.rows[i], position));
+  }
+  std::erase_if(running_, [](const Sequence& s) { return s.cache.slot < 0; });
+}
+
+// The sequence's blocks are free at once: on the CPU no step in flight refers to them, and on a GPU steps run in order,
+// so one that does is over before their next owner's begins.
 void EngineLoop::retire(Sequence& sequence, Status status, FinishReason reason) {
+  for (InFlight& step : in_flight_) std::replace(step.sequences.begin(), step.sequences.end(), &sequence, static_cast<Sequence*>(nullptr));
   sequence.finish(std::move(status), reason);
   pool_.close(sequence.cache);
 }
@@ -199,6 +295,7 @@ void EngineLoop::fail_all(const Status& status) {
   failure_ = status;
   for (Sequence& sequence : running_) retire(sequence, status, reason);
   for (Sequence& sequence : waiting_) sequence.finish(status, reason);
+  in_flight_.clear();
   running_.clear();
   waiting_.clear();
 }

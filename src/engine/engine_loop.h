@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "engine/sequence.h"
+#include "engine/speculation.h"
 #include "runtime/loaded_model.h"
 
 namespace moesaic {
@@ -42,6 +42,15 @@ class EngineLoop {
   void encode_images();
   void run_batch(const Plan& plan);
   void sample_batch(const Plan& plan);
+  // On a GPU: starts the batch, whose tokens come later, while the next is being prepared.
+  void start_batch(const Plan& plan);
+  SampleRow sample_row(const Sequence& sequence) const;
+  // Takes the tokens of steps in flight, in order, until `keep` steps are left.
+  void collect(size_t keep);
+  void take_sampled(Sequence& sequence, const SampledToken& token);
+  void sample_on_host(const Plan& plan);
+  // The tokens chosen for in_batch_[i]; false when the sequence has ended.
+  bool take_tokens(size_t i);
   void retire(Sequence& sequence, Status status, FinishReason reason);
   void fail_all(const Status& status);
 
@@ -54,7 +63,19 @@ class EngineLoop {
   Batch batch_;
   std::list<Sequence> running_;
   std::vector<Sequence*> in_batch_;    // sequences of the current batch, in order
-  std::vector<SampledToken> sampled_;  // of those with logits
+  std::vector<SampledToken> sampled_;  // [sequences, 1 + speculative_tokens]
+  std::vector<int64_t> sampled_count_;
+  std::vector<ComputedTokens> computed_;  // of in_batch_; without `sequence` where that has ended
+  std::vector<int32_t> last_and_drafts_;
+  std::optional<Drafter> drafter_;
+  // A step on a GPU whose tokens have not been read: the sequence of each row, null where it has ended since.
+  struct InFlight {
+    std::vector<Sequence*> sequences;
+    StepResult result;
+  };
+  std::deque<InFlight> in_flight_;
+  std::vector<SampleRow> sample_rows_;
+  Buffer logits_;  // on the host
 
   std::mutex mutex_;
   std::condition_variable work_;

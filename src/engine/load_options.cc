@@ -3,9 +3,11 @@
 namespace moesaic {
 
 Backend parse_backend(const std::string& name) {
-  if (name == "cpu" || name == "auto") return Backend::cpu;
+  if (name == "auto") return auto_backend();
+  if (name == "cpu") return Backend::cpu;
+  if (name == "cuda") return Backend::cuda;
   if (name == "ref") return Backend::ref;
-  fail_argument("device \"{}\" is unknown; expected auto, cpu or ref", name);
+  fail_argument("device \"{}\" is unknown; expected auto, cpu, cuda or ref", name);
 }
 
 Precision parse_precision(const std::string& name) {
@@ -21,6 +23,19 @@ DType parse_cache_dtype(const std::string& name) {
   fail_argument("key-value cache type \"{}\" is unknown; expected auto, f32 or bf16", name);
 }
 
+int64_t parse_speculative_config(const std::string& text) {
+  constexpr const char* kWhere = "--speculative-config";
+  const Json json = parse_json(text, kWhere);
+  const JsonObject& object = json_object(json, kWhere);
+  for (const auto& [key, value] : object)
+    if (key != "method" && key != "num_speculative_tokens")
+      fail_argument("{} has \"{}\"; expected method and num_speculative_tokens alone", kWhere, std::string_view(key));
+  const std::string method = json_string(object, "method", kWhere, "mtp");
+  if (method != "mtp" && method != "deepseek_mtp")
+    fail_argument("{}: method \"{}\" is unknown; expected \"mtp\", the model's own prediction layer", kWhere, method);
+  return json_int(object, "num_speculative_tokens", kWhere);
+}
+
 LoadOptions load_options(const EngineOptions& options) {
   LoadOptions load;
   load.model = options.model;
@@ -33,6 +48,7 @@ LoadOptions load_options(const EngineOptions& options) {
   load.max_sequences = options.max_num_seqs;
   load.prefill_tokens = options.max_num_batched_tokens;
   load.cache_tokens = options.kv_cache_tokens;
+  load.speculative_tokens = options.num_speculative_tokens;
   load.progress = options.progress;
   return load;
 }

@@ -4,7 +4,9 @@
 #include <chrono>
 
 #include "base/rng.h"
+#include "kernels/cpu/bandwidth.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/gpu_limits.h"
 
 namespace moesaic {
 namespace {
@@ -36,6 +38,70 @@ ProductShape largest_product(const Plan& plan, int64_t tokens) {
     shape = {tokens, std::min(kMaxProductRows, weight->type.dim(-2).factor), weight->type.dim(-1).factor};
   }
   return shape;
+}
+
+double measure_read(Device& device) {
+  return device.shares_host_memory() ? measure_read_bandwidth(*device.stream().pool)
+                                     : measure_gpu_read_bandwidth(device);
+}
+
+namespace {
+
+OperandDesc operand(std::vector<Dim> dims) {
+  OperandDesc out;
+  out.type = {DType::f32, std::move(dims)};
+  return out;
+}
+
+// A `linear` with bf16 weights, on the kernel that the engine would use.
+double measure_gpu_product(Device& device, const ProductShape& shape) {
+  const auto [M, N, K] = shape;
+  OpDesc desc;
+  desc.op = Op::linear;
+  desc.bounds = {M, 1};
+  desc.precision = Precision::fast;
+  desc.inputs = {operand({Dim(Symbol::T), K}), operand({N, K})};
+  desc.outputs = {operand({Dim(Symbol::T), N})};
+  desc.inputs[1].is_weight = true;
+  desc.inputs[1].kind = WeightKind::matrix;
+  desc.inputs[1].stored = DType::bf16;
+  const auto kernels = registry_of(device.info().backend).kernels();
+  const auto accepts = [&](const Kernel* k) {
+    return k->op == Op::linear && (k->refuse == nullptr || k->refuse(desc, device.info()) == nullptr);
+  };
+  const auto kernel = std::find_if(kernels.begin(), kernels.end(), accepts);
+  CHECK(kernel != kernels.end());
+  const Buffer x = device.allocate(M * K * 4, "measuring a product"), w = device.allocate(N * K * 2, "measuring a product"),
+               y = device.allocate(M * N * 4, "measuring a product");
+  const Buffer workspace = device.allocate(
+      (*kernel)->workspace_bytes != nullptr ? (*kernel)->workspace_bytes(desc, device.info()) : 0, "measuring a product");
+  std::byte* in[] = {x.data(), w.data()};
+  std::byte* out[] = {y.data()};
+  const BatchView batch{.tokens = M, .sequences = 1, .rows = 1};
+  const Args args{.in = in, .out = out, .now = {M, 1}, .batch = &batch, .cache = {}};
+  const auto begin = device.make_mark(), end = device.make_mark();
+  std::vector<double> times;
+  for (int i = 0; i < 6; ++i) {
+    begin->record();
+    (*kernel)->launch(desc, args, workspace.data(), device.stream());
+    end->record();
+    device.synchronize();
+    times.push_back(end->seconds_after(*begin));
+  }
+  std::sort(times.begin() + 1, times.end());  // the first was the warm-up
+  return 2.0 * static_cast<double>(M * N) * static_cast<double>(K) / times[1 + (times.size() - 1) / 2];
+}
+
+}  // namespace
+
+void measure_arithmetic(Device& device, const ProductShape& shape, MachineLimits& limits) {
+  limits.shape = shape;
+  if (!device.shares_host_memory()) {
+    limits.product = measure_gpu_product(device, shape);
+    return;
+  }
+  limits.product = measure_product(*device.stream().pool, shape);
+  limits.peak = measure_fma_peak(*device.stream().pool, cpu_isa());
 }
 
 double measure_product(ThreadPool& pool, const ProductShape& shape) {

@@ -18,12 +18,17 @@ ProductShape largest_product(const Plan& plan, int64_t tokens);
 struct MachineLimits {
   double read_before = 0, read_after = 0;  // bytes per second, before and after the tests
   ProductShape shape;
-  double product = 0;  // operations per second of our own float32 gemm on that shape, the median
-  double fma = 0;      // operations per second on registers alone
+  double product = 0;  // operations per second of our own product of that shape, the median: float32, bf16 on a GPU
+  double peak = 0;     // operations per second on registers alone; 0 on a GPU
 
   // The faster of the two measurements: neighbours on the machine only slow a measurement down.
   double read() const { return read_before > read_after ? read_before : read_after; }
 };
+
+// Bytes per second that the device's memory delivers.
+double measure_read(Device& device);
+// Fills shape, product and peak.
+void measure_arithmetic(Device& device, const ProductShape& shape, MachineLimits& limits);
 
 // Operations per second of gemm_f32 on float32 weights: the median of several products.
 double measure_product(ThreadPool& pool, const ProductShape& shape);

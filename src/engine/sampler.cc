@@ -202,6 +202,12 @@ float Distribution::weight(int32_t id) const {
   return w >= min_p ? w : 0;
 }
 
+double Distribution::total() const {
+  double sum = 0;
+  for (int32_t i = 0; i < static_cast<int32_t>(logits.size()); ++i) sum += static_cast<double>(weight(i));
+  return sum;
+}
+
 int32_t Distribution::draw(double u) const {
   constexpr int32_t kParts = 256;  // partial sums, so that the second look is at one part only
   const auto count = static_cast<int32_t>(logits.size());
@@ -244,7 +250,56 @@ Distribution filter(std::span<const float> logits, float best, const SamplingPar
   return d;
 }
 
-SampledToken sample(std::span<float> logits, const SamplingParams& params, SamplerState& state, int64_t position) {
+int32_t verify_draft(const Distribution& p, const Distribution& q, int32_t draft, double u, double v) {
+  const double p_total = p.total(), q_total = q.total();
+  const auto excess = [&](int32_t i) {
+    return static_cast<double>(p.weight(i)) / p_total - static_cast<double>(q.weight(i)) / q_total;
+  };
+  const double accepted = static_cast<double>(p.weight(draft)) / p_total;
+  if (u * static_cast<double>(q.weight(draft)) / q_total < accepted) return draft;
+  const auto count = static_cast<int32_t>(p.logits.size());
+  double rest = 0;
+  for (int32_t i = 0; i < count; ++i) rest += std::max(0.0, excess(i));
+  int32_t chosen = -1;
+  double sum = 0;
+  for (int32_t i = 0; i < count && sum <= v * rest; ++i) {
+    const double w = excess(i);
+    if (w > 0) chosen = i, sum += w;
+  }
+  return chosen >= 0 ? chosen : p.draw(v);  // where p equals q but for rounding
+}
+
+namespace {
+
+std::span<const float> valid(std::span<const float> logits, const SamplerState& state) {
+  return logits.first(std::min(logits.size(), static_cast<size_t>(state.valid_vocab())));
+}
+
+Distribution draft_distribution(std::span<const float> logits, const SamplingParams& params,
+                                const SamplerState& state) {
+  const std::span<const float> known = valid(logits, state);
+  return filter(known, *std::max_element(known.begin(), known.end()), params);
+}
+
+// The draws of a position: for its token and for its drafts, which must not depend on each other.
+Rng draws(const SamplerState& state, int64_t position, bool of_draft) {
+  return Rng(mix64(of_draft ? ~state.seed() : state.seed()) + state.choice(), static_cast<uint64_t>(position));
+}
+
+}  // namespace
+
+int32_t draft_token(std::span<const float> logits, const SamplingParams& params, const SamplerState& state,
+                    int64_t position) {
+  logits = valid(logits, state);
+  const Scan found = scan(logits);
+  if (found.bad || found.best == -kInf) return -1;
+  if (params.temperature < kGreedyTemperature)
+    return static_cast<int32_t>(std::find(logits.begin(), logits.end(), found.best) - logits.begin());
+  return filter(logits, found.best, params).draw(draws(state, position, true).uniform());
+}
+
+SampledToken sample(std::span<float> logits, const SamplingParams& params, SamplerState& state, int64_t position,
+                    const DraftToken* draft) {
   logits = logits.first(std::min(logits.size(), static_cast<size_t>(state.valid_vocab())));
   SampledToken out;
   Scan found = scan(logits);
@@ -262,12 +317,30 @@ SampledToken sample(std::span<float> logits, const SamplingParams& params, Sampl
   if (params.temperature < kGreedyTemperature) {
     out.id = static_cast<int32_t>(std::find(logits.begin(), logits.end(), found.best) - logits.begin());
   } else {
-    Rng rng(mix64(state.seed()) + state.choice(), static_cast<uint64_t>(position));
-    out.id = filter(logits, found.best, params).draw(rng.uniform());
+    Rng rng = draws(state, position, false);
+    const Distribution p = filter(logits, found.best, params);
+    const double u = rng.uniform();
+    out.id = draft == nullptr
+                 ? p.draw(u)
+                 : verify_draft(p, draft_distribution(draft->logits, params, state), draft->id, u, rng.uniform());
     CHECK(out.id >= 0, "no token has a positive weight at temperature {}", params.temperature);
   }
   const SamplerState::Entry* entry = state.find(out.id);
   out.logprob = static_cast<float>((entry != nullptr ? entry->raw : logits[out.id]) - log_norm);
+  return out;
+}
+
+double draw_of(const SamplerState& state, int64_t position) {
+  return draws(state, position, false).uniform();
+}
+
+SampledToken sampled_on_device(const SampledRow& row, int64_t position) {
+  SampledToken out;
+  out.id = row.id, out.logprob = row.logprob, out.gap = row.gap;
+  if (row.id >= 0) return out;
+  out.status = {StatusCode::internal,
+                row.bad > 0 ? fmt::format("the logit of token {} at position {} is not finite", row.bad - 1, position)
+                            : fmt::format("all logits at position {} are -inf", position)};
   return out;
 }
 

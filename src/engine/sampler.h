@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/sample.h"
 #include "moesaic/sampling.h"
 #include "moesaic/status.h"
 
@@ -64,11 +65,28 @@ struct SampledToken {
   std::array<TokenLogprob, kMaxLogprobs> top;  // best raw log-probabilities, best first, equal ones by id
 };
 
+// A token that was guessed for a position, and the logits that it was drawn from (unused by greedy sampling).
+struct DraftToken {
+  int32_t id = -1;
+  std::span<const float> logits;
+};
+
 // Chooses a token. `logits` is [vocab] f32 and is left with biases and penalties applied; rows from
 // state.valid_vocab() on are ignored. `position` is the index in the sequence that the token will take; the draw
 // depends on (seed, choice, position) only. Of equal logits the lowest id counts as best. Thread rule: one call per
-// state.
-SampledToken sample(std::span<float> logits, const SamplingParams& params, SamplerState& state, int64_t position);
+// state. With a draft the token is the draft's exactly when the draft is accepted; greedy sampling gives what it gives
+// without one, and the others the same distribution (verify_draft).
+SampledToken sample(std::span<float> logits, const SamplingParams& params, SamplerState& state, int64_t position,
+                    const DraftToken* draft = nullptr);
+
+// Guesses the token at `position` from a prediction layer's logits [vocab]: the best, or a draw after temperature,
+// top_k, top_p and min_p (biases and penalties are the model's business). -1: the logits are not finite, no guess.
+int32_t draft_token(std::span<const float> logits, const SamplingParams& params, const SamplerState& state,
+                    int64_t position);
+
+// The uniform number in [0, 1) that a position's token is drawn with, for samplers on a device; and such a one's result.
+double draw_of(const SamplerState& state, int64_t position);
+SampledToken sampled_on_device(const SampledRow& row, int64_t position);
 
 // The first stage of sample(): logit bias, repetition, frequency and presence penalty, in this order, in place.
 void adjust_logits(std::span<float> logits, const SamplingParams& params, SamplerState& state);
@@ -85,11 +103,17 @@ struct Distribution {
 
   // Unnormalised probability, 1 for the best token.
   float weight(int32_t id) const;
+  double total() const;  // of all weights
   // The token at quantile u in [0, 1) of the cumulative distribution over ids; -1 if no weight is positive.
   int32_t draw(double u) const;
 };
 
 // Applies temperature, then top_k, top_p, min_p. `best` is the largest of `logits`, which hold no NaN or +inf.
 Distribution filter(std::span<const float> logits, float best, const SamplingParams& params);
+
+// Speculative sampling (Leviathan et al. 2023, arXiv 2211.17192, algorithm 1): a draft drawn from q becomes a token of
+// distribution p. It is accepted with probability min(1, p/q), else the token is drawn from max(p - q, 0) normalised,
+// which never gives the draft. u and v are independent uniform numbers in [0, 1).
+int32_t verify_draft(const Distribution& p, const Distribution& q, int32_t draft, double u, double v);
 
 }  // namespace moesaic

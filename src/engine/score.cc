@@ -62,8 +62,9 @@ void Scorer::score_chunk(std::span<const int32_t> tokens, int64_t begin, int64_t
   batch_.clear();
   batch_.add(tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin, cache_.blocks, cache_.slot,
              count);
-  run(plan, loaded_.compiled.cache, loaded_.memory(), batch_.view(), loaded_.device->stream());
-  const std::byte* rows = logits(plan, loaded_.memory());
+  loaded_.run_step(plan, batch_.view());
+  const int64_t row_bytes = plan.vocab * dtype_bytes(activation_dtype(loaded_.device->info().backend));
+  const std::byte* rows = on_host(*loaded_.device, logits(plan, loaded_.memory()), count * row_bytes, host_);
   const auto vocab = static_cast<size_t>(plan.vocab);
   const bool wide = activation_dtype(loaded_.device->info().backend) == DType::f64;
   for (int64_t i = 0; i < count; ++i) {

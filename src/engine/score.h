@@ -38,6 +38,7 @@ class Scorer {
   CachePool pool_;
   SequenceCache cache_;  // of the text being scored
   Batch batch_;
+  Buffer host_;  // logits of a chunk
   std::vector<double> log_probabilities_;
 };
 

@@ -34,10 +34,29 @@ Sequence::Sequence(Request r, std::shared_ptr<CompletionStream> out, const Token
   else detokenizer.emplace(*tokenizer, request.skip_special_tokens);
 }
 
+std::span<const int32_t> Sequence::last_and_drafts(std::vector<int32_t>& buffer) const {
+  buffer.assign(1, tokens.back());
+  for (const DraftToken& draft : drafts) buffer.push_back(draft.id);
+  return buffer;
+}
+
+bool Sequence::sampled_by_host() const {
+  const SamplingParams& p = request.sampling;
+  return !p.logit_bias.empty() || p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0 ||
+         p.logprobs > 0;
+}
+
+void Sequence::count_drafts(int64_t accepted) {
+  if (drafts.empty()) return;
+  ++usage.draft_steps;
+  usage.draft_tokens += std::ssize(drafts);
+  usage.accepted_draft_tokens += accepted;
+  drafts.clear();
+}
+
 bool Sequence::accept(const SampledToken& token, std::span<const int32_t> eos, FinishReason& reason) {
   if (generated() == 0) first_token = Clock::now();
   tokens.push_back(token.id);
-  sampler.append(token.id);
   const auto among = [&](std::span<const int32_t> ids) {
     return std::find(ids.begin(), ids.end(), token.id) != ids.end();
   };
@@ -70,8 +89,9 @@ HarmonyParser::Delta Sequence::text_of(int32_t token, bool visible, bool ended) 
 
 void Sequence::finish(Status status, FinishReason reason) {
   const Clock::time_point now = Clock::now();
-  Usage usage{
-      .prompt_tokens = prompt_tokens, .completion_tokens = generated(), .total_seconds = seconds(now - submitted)};
+  usage.prompt_tokens = prompt_tokens;
+  usage.completion_tokens = generated();
+  usage.total_seconds = seconds(now - submitted);
   if (cache.slot >= 0 || generated() > 0) usage.queue_seconds = seconds(started - submitted);
   if (generated() > 0) usage.first_token_seconds = seconds(first_token - submitted);
   stream->finish(std::move(status), reason, usage);

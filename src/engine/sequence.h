@@ -31,14 +31,28 @@ struct Sequence {
   std::vector<PatchedImage> images;  // that the vision tower has yet to see
   std::vector<float> image_rows;     // [image tokens of the prompt, hidden]
   std::vector<const float*> row_of;  // of each token of the prompt, null for text; empty without images
+  std::vector<DraftToken> drafts;    // guesses of the tokens after the last, for the next step to verify
+  int64_t in_flight = 0;             // tokens sampled on a GPU that have not been read yet
+  Usage usage;                       // what it counted of drafts so far
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t pending() const { return length() - cache.length; }  // tokens to compute before the next can be sampled
   int64_t generated() const { return length() - prompt_tokens; }
-  bool decoding() const { return generated() > 0; }
+  bool decoding() const { return generated() + in_flight > 0; }
+  // Whether the sampled tokens, those in flight included, leave room for another.
+  bool may_generate() const { return generated() + in_flight < request.max_new_tokens; }
+  // What the device cannot do: biases, penalties, lists of log-probabilities.
+  bool sampled_by_host() const;
   int64_t worst_case_tokens() const { return prompt_tokens + request.max_new_tokens; }
 
-  // Takes a sampled token: extends the output, sends text and tokens; true when the sequence has ended, with `reason`.
+  // The last token and the drafts after it, which a step computes together.
+  std::span<const int32_t> last_and_drafts(std::vector<int32_t>& buffer) const;
+
+  // The step has verified the drafts and accepted so many: counts them and forgets them.
+  void count_drafts(int64_t accepted);
+
+  // Takes a sampled token (the sampler has counted it): extends the output, sends text and tokens; true when the
+  // sequence has ended, with `reason`.
   bool accept(const SampledToken& token, std::span<const int32_t> eos, FinishReason& reason);
   // Text that a token (or, at the end, none) makes complete.
   HarmonyParser::Delta text_of(int32_t token, bool visible, bool ended);

@@ -1,7 +1,7 @@
 #include "engine/speed.h"
 
 #include <algorithm>
-#include <cstring>
+#include <chrono>
 
 #include "base/rng.h"
 
@@ -18,17 +18,20 @@ int64_t runs(int repetitions, bool profile) {
 
 // A warm-up that also counts the work, then the repetitions that are timed. `once` takes a timer or null.
 template <typename Once>
-SpeedResult repeat(int64_t tokens, int64_t steps, int repetitions, bool profile, Once once) {
+SpeedResult repeat(Device& device, int64_t tokens, int64_t steps, int repetitions, bool profile, Once once) {
   SpeedResult result;
   result.tokens = tokens, result.steps = steps;
-  StepTimer warm_up;
+  StepTimer warm_up(device);
   once(&warm_up);
   result.work = warm_up.total();
+  if (!device.shares_host_memory()) once(nullptr);  // captures what is captured
   for (int i = 0; i < repetitions; ++i) result.seconds.push_back(once(nullptr));
   if (!profile) return result;
-  StepTimer timer;
+  StepTimer timer(device, false);  // counting would disturb the times
   once(&timer);
   result.profile = timer.rows();
+  result.spans = timer.spans();
+  for (StepTimer::Row& row : result.profile) row.work = warm_up.work_of(row.op);
   return result;
 }
 
@@ -59,47 +62,52 @@ void SpeedMeter::close() {
   for (SequenceCache& sequence : sequences_) pool_.close(sequence);
 }
 
-double SpeedMeter::step(const Plan& plan, StepTimer* timer) {
+void SpeedMeter::step(const Plan& plan, StepTimer* timer) {
   const BatchView view = batch_.view();
+  if (timer == nullptr && loaded_.steps != nullptr) {  // as an engine does, whose sampling cannot be left out
+    samples_.resize(static_cast<size_t>(view.rows));
+    for (size_t i = 0; i < samples_.size(); ++i) samples_[i].slot = static_cast<int32_t>(i);
+    loaded_.steps->run(plan, view, samples_);
+    return;
+  }
   const auto record = [&](const Step& s, const Args& args) { timer->record(s, args); };
   const StepHook hook(record);
-  const auto start = std::chrono::steady_clock::now();
   if (timer != nullptr) timer->start();
-  run(plan, loaded_.compiled.cache, loaded_.memory(), view, loaded_.device->stream(),
-      timer != nullptr ? &hook : nullptr);
-  return seconds_since(start);
+  loaded_.run_step(plan, view, timer != nullptr ? &hook : nullptr);
 }
 
 double SpeedMeter::prefill(int64_t sequence, int64_t length, StepTimer* timer) {
   const SequenceCache& cache = sequences_[static_cast<size_t>(sequence)];
   const int64_t chunk = loaded_.compiled.prefill.limits.tokens;
-  double seconds = 0;
+  const auto start = std::chrono::steady_clock::now();
   for (int64_t begin = 0; begin < length; begin += chunk) {
     const int64_t count = std::min(chunk, length - begin);
     batch_.clear();
     batch_.add(tokens(sequence, begin, count), begin, cache.blocks, cache.slot, begin + count == length ? 1 : 0);
-    seconds += step(loaded_.compiled.prefill, timer);
+    step(loaded_.compiled.prefill, timer);
     progress_.advance(count);
   }
-  return seconds;
+  loaded_.device->synchronize();
+  return seconds_since(start);
 }
 
 double SpeedMeter::decode(int64_t depth, int64_t count, StepTimer* timer) {
-  double seconds = 0;
+  const auto start = std::chrono::steady_clock::now();
   for (int64_t position = depth; position < depth + count; ++position) {
     batch_.clear();
     for (size_t s = 0; s < sequences_.size(); ++s)
       batch_.add(tokens(static_cast<int64_t>(s), position, 1), position, sequences_[s].blocks, sequences_[s].slot, 1);
-    seconds += step(loaded_.compiled.decode, timer);
+    step(loaded_.compiled.decode, timer);
     progress_.advance(batch_.sequences());
   }
-  return seconds;
+  loaded_.device->synchronize();
+  return seconds_since(start);
 }
 
 SpeedResult SpeedMeter::prompt(int64_t length, int repetitions, bool profile) {
   const int64_t chunk = loaded_.compiled.prefill.limits.tokens;
   open(1, length);
-  SpeedResult result = repeat(length, (length + chunk - 1) / chunk, repetitions, profile,
+  SpeedResult result = repeat(*loaded_.device, length, (length + chunk - 1) / chunk, repetitions, profile,
                               [&](StepTimer* timer) { return prefill(0, length, timer); });
   close();
   return result;
@@ -109,10 +117,13 @@ SpeedResult SpeedMeter::generate(int64_t batch, int64_t depth, int64_t count, in
   open(batch, depth + count);
   for (int64_t s = 0; s < batch; ++s) prefill(s, depth, nullptr);
   // Later blocks are written anew by each repetition; the slots (rings, recurrent state) go back to what they were.
+  Device& device = *loaded_.device;
   const Buffer& slots = loaded_.cache_slots;
-  const std::vector<std::byte> state(slots.data(), slots.data() + slots.bytes());
-  SpeedResult result = repeat(batch * count, count, repetitions, profile, [&](StepTimer* timer) {
-    if (!state.empty()) std::memcpy(slots.data(), state.data(), state.size());
+  const Buffer state = device.allocate_host(slots.bytes(), "sequence state on the host");
+  device.download(state.data(), slots.data(), slots.bytes());
+  SpeedResult result = repeat(device, batch * count, count, repetitions, profile, [&](StepTimer* timer) {
+    device.upload(slots.data(), state.data(), slots.bytes());
+    device.synchronize();
     return decode(depth, count, timer);
   });
   close();

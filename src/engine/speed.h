@@ -3,7 +3,7 @@
 // Tokens are random and the same in every repetition, so the work counted in the warm-up is that of each repetition.
 // Generation continues with such tokens too rather than with the best logit: greedy text soon repeats itself, above all
 // on random weights, and a batch of repeating sequences reaches few experts. Logits are computed; picking a token is
-// not part of the measurement.
+// not part of the measurement, except on a GPU, whose steps do it themselves.
 #pragma once
 
 #include <span>
@@ -21,6 +21,7 @@ struct SpeedResult {
   std::vector<double> seconds;          // of each repetition
   Work work;                            // of one repetition
   std::vector<StepTimer::Row> profile;  // of one more repetition, when asked for
+  std::vector<StepTimer::Span> spans;   // its launches
 };
 
 class SpeedMeter {
@@ -38,8 +39,8 @@ class SpeedMeter {
   static int64_t generate_progress(int64_t batch, int64_t depth, int64_t count, int repetitions, bool profile);
 
  private:
-  // Runs the filled batch; returns the seconds that took. With a timer, its hook sees every step.
-  double step(const Plan& plan, StepTimer* timer);
+  // Starts the filled batch. With a timer, its hook sees every launch.
+  void step(const Plan& plan, StepTimer* timer);
   double prefill(int64_t sequence, int64_t length, StepTimer* timer);
   double decode(int64_t depth, int64_t count, StepTimer* timer);
   void open(int64_t sequences, int64_t tokens);
@@ -51,6 +52,7 @@ class SpeedMeter {
   CachePool pool_;
   Batch batch_;
   std::vector<SequenceCache> sequences_;
+  std::vector<SampleRow> samples_;
   std::vector<int32_t> tokens_;  // [max_sequences, max_model_len]
 };
 

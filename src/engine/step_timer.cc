@@ -5,7 +5,10 @@
 namespace moesaic {
 namespace {
 
-int64_t count_reached(const int32_t* offsets, int64_t experts) {
+int64_t count_reached(Device& device, std::byte* there, int64_t experts) {
+  Buffer scratch;
+  const auto* offsets =
+      reinterpret_cast<const int32_t*>(on_host(device, there, (experts + 1) * int64_t{sizeof(int32_t)}, scratch));
   int64_t reached = 0;
   for (int64_t e = 0; e < experts; ++e) reached += offsets[e + 1] > offsets[e] ? 1 : 0;
   return reached;
@@ -19,11 +22,11 @@ double stored_bytes(const OperandDesc& weight) {
 }
 
 // Weights and biases of the experts that have rows.
-double expert_bytes(const OpDesc& desc, const Args& args) {
+double expert_bytes(Device& device, const OpDesc& desc, const Args& args) {
   const int64_t experts = desc.in(3).type.dim(0).factor;
   double bytes = 0;
   for (const OperandDesc& in : desc.inputs) bytes += in.is_weight ? stored_bytes(in) : 0;
-  return bytes * static_cast<double>(count_reached(args.input<int32_t>(2), experts)) / static_cast<double>(experts);
+  return bytes * static_cast<double>(count_reached(device, args.in[2], experts)) / static_cast<double>(experts);
 }
 
 void count_attention(const OpDesc& desc, const BatchView& batch, Work& work) {
@@ -64,34 +67,66 @@ Work& Work::operator+=(const Work& other) {
   return *this;
 }
 
-Work step_work(const Step& step, const Args& args) {
+Work step_work(Device& device, const Step& step, const Args& args) {
   const OpDesc& desc = step.desc;
   const Cost cost = op_cost(desc, args.now);
   Work work{.weight_bytes = cost.weight_bytes, .activation_bytes = cost.activation_bytes, .flops = cost.flops};
   if (desc.op == Op::gqa) count_attention(desc, *args.batch, work);
   if (desc.op == Op::mla_attend) count_latents(desc, *args.batch, work);
-  if (desc.op == Op::expert_linear || desc.op == Op::expert_swiglu) work.weight_bytes = expert_bytes(desc, args);
+  if (desc.op == Op::expert_linear || desc.op == Op::expert_swiglu) work.weight_bytes = expert_bytes(device, desc, args);
   if (desc.op == Op::dispatch) {
     work.routings = 1;
-    work.experts_reached = count_reached(args.output<int32_t>(1), desc.attrs.integer(Attr::experts));
+    work.experts_reached = count_reached(device, args.out[1], desc.attrs.integer(Attr::experts));
   }
   return work;
 }
 
-void StepTimer::record(const Step& step, const Args& args) {
-  const double seconds = std::chrono::duration<double>(Clock::now() - last_).count();
-  Row& row = rows_[static_cast<size_t>(step.desc.op)];
-  row.op = step.desc.op;
-  ++row.calls;
-  row.seconds += seconds;
-  row.work += step_work(step, args);
-  last_ = Clock::now();  // the counting is not part of the next step
+StepTimer::StepTimer(Device& device, bool count) : device_(device), count_(count) {}
+
+Mark& StepTimer::next_mark() {
+  if (used_ == marks_.size()) marks_.push_back(device_.make_mark());
+  return *marks_[used_++];
 }
 
-std::vector<StepTimer::Row> StepTimer::rows() const {
+void StepTimer::start() {
+  last_ = used_;
+  next_mark().record();
+}
+
+void StepTimer::record(const Step& step, const Args& args) {
+  launches_.push_back({step.label, step.desc.op, last_, used_});
+  next_mark().record();
+  last_ = used_ - 1;
+  if (!count_) return;
+  rows_[static_cast<size_t>(step.desc.op)].work += step_work(device_, step, args);
+  start();  // the counting is not part of the next launch
+}
+
+void StepTimer::take_times() {
+  device_.synchronize();
+  for (; counted_ < launches_.size(); ++counted_) {
+    const Launch& launch = launches_[counted_];
+    Row& row = rows_[static_cast<size_t>(launch.op)];
+    row.op = launch.op;
+    ++row.calls;
+    row.seconds += marks_[launch.end]->seconds_after(*marks_[launch.begin]);
+  }
+}
+
+std::vector<StepTimer::Row> StepTimer::rows() {
+  take_times();
   std::vector<Row> out;
   std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(out), [](const Row& row) { return row.calls > 0; });
   std::sort(out.begin(), out.end(), [](const Row& a, const Row& b) { return a.seconds > b.seconds; });
+  return out;
+}
+
+std::vector<StepTimer::Span> StepTimer::spans() {
+  device_.synchronize();
+  std::vector<Span> out;
+  for (const Launch& launch : launches_)
+    out.push_back({launch.label, launch.op, marks_[launch.begin]->seconds_after(*marks_[0]),
+                   marks_[launch.end]->seconds_after(*marks_[launch.begin])});
   return out;
 }
 

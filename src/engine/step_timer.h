@@ -2,7 +2,8 @@
 #pragma once
 
 #include <array>
-#include <chrono>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/run.h"
@@ -19,12 +20,15 @@ struct Work {
   double read_bytes() const { return weight_bytes + cache_bytes; }
 };
 
-// The work of a step that just ran. Weights are read once per step, each cache entry that a sequence's tokens see once
+// The work of a step that just ran on `device`, for which it waits. Weights are read once per step, each cache entry that a sequence's tokens see once
 // per sequence. Multiply-adds are 2 operations.
-Work step_work(const Step& step, const Args& args);
+Work step_work(Device& device, const Step& step, const Args& args);
 
 class StepTimer {
  public:
+  // `count`: the work too. On a GPU that waits for every step, so its times say little; without it nothing waits.
+  explicit StepTimer(Device& device, bool count = true);
+
   struct Row {
     Op op = Op::embed;
     int64_t calls = 0;
@@ -32,18 +36,37 @@ class StepTimer {
     Work work;
   };
 
-  // Right before run(), whose hook calls record() after each step.
-  void start() { last_ = Clock::now(); }
+  // Right before a step, whose hook calls record() after each of its launches.
+  void start();
   void record(const Step& step, const Args& args);
 
-  std::vector<Row> rows() const;  // of the ops that ran, slowest first
+  std::vector<Row> rows();  // of the ops that ran, slowest first; waits for the device
   Work total() const;
+  Work work_of(Op op) const { return rows_[static_cast<size_t>(op)].work; }
+  // Every launch in order: what, when since the first start(), for how long; for traces. Waits for the device.
+  struct Span {
+    std::string label;
+    Op op;
+    double start = 0, seconds = 0;
+  };
+  std::vector<Span> spans();
 
  private:
-  using Clock = std::chrono::steady_clock;
+  Mark& next_mark();
+  void take_times();
 
+  Device& device_;
+  const bool count_;
   std::array<Row, kOpCount> rows_;
-  Clock::time_point last_;
+  std::vector<std::unique_ptr<Mark>> marks_;  // the first `used_` hold this run's
+  size_t used_ = 0, counted_ = 0;
+  struct Launch {
+    std::string label;
+    Op op;
+    size_t begin, end;  // marks
+  };
+  std::vector<Launch> launches_;  // the first `counted_` are in rows_
+  size_t last_ = 0;               // mark before the next launch
 };
 
 }  // namespace moesaic

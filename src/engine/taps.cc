@@ -1,12 +1,20 @@
 #include "engine/taps.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
 #include "cache/cache_pool.h"
 
 namespace moesaic {
 namespace {
 
-Tap copy(const ValueType& type, const Bounds& now, const std::byte* data) {
+Tap copy(Device& device, const ValueType& type, const Bounds& now, std::byte* there) {
   Tap tap;
+  Buffer scratch;
+  const std::byte* data = on_host(device, there, type.bytes(now), scratch);
   int64_t n = 1;
   for (Dim d : type.dims) tap.shape.push_back(now.of(d)), n *= now.of(d);
   tap.values.resize(static_cast<size_t>(n));
@@ -50,11 +58,12 @@ std::vector<std::vector<const float*>> place_rows(const Model& model,
 
 }  // namespace
 
-Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op,
-                std::span<const float> image_rows) {
-  const Plan& plan = loaded.compiled.prefill;
+namespace {
+
+// One prefill step of all sequences from position 0.
+BatchView run_whole(LoadedModel& loaded, Batch& batch, const std::vector<std::vector<int32_t>>& input_ids,
+                    std::span<const float> image_rows, const StepHook& hook) {
   CachePool pool(loaded.blocks, loaded.compiled.cache.block_stride, loaded.slots, loaded.compiled.cache.slot_stride);
-  Batch batch(plan.limits, loaded.compiled.decode.limits, loaded.max_blocks());
   std::vector<SequenceCache> caches(input_ids.size());
   const auto places = place_rows(loaded.model, input_ids, image_rows);
   for (size_t i = 0; i < input_ids.size(); ++i) {
@@ -62,19 +71,81 @@ Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& in
     CHECK(pool.open(caches[i], count), "no room for {} tokens", count);
     batch.add(input_ids[i], 0, caches[i].blocks, caches[i].slot, count, places[i]);
   }
+  const BatchView view = batch.view();
+  loaded.run_step(loaded.compiled.prefill, view, &hook);
+  return view;
+}
+
+Batch batch_for(const LoadedModel& loaded) {
+  return {loaded.compiled.prefill.limits, loaded.compiled.decode.limits, loaded.max_blocks()};
+}
+
+// The scores of one index_topk from its inputs, which hold every key of a step that starts at position 0. An entry
+// stands for `ratio` tokens; its key is the row of the last of them.
+struct IndexScores {
+  const Attrs& attrs;
+  const BatchView& batch;
+  const Tap queries, keys, weights;
+  int64_t heads = attrs.integer(Attr::heads), D = attrs.integer(Attr::head_dim);
+  int64_t ratio = attrs.integer(Attr::ratio, 1);
+
+  double score(int64_t t, int64_t entry) const {
+    const int64_t key = batch.sequence_offsets[batch.sequence_of[t]] + (entry + 1) * ratio - 1;
+    double total = 0;
+    for (int64_t h = 0; h < heads; ++h) {
+      const double* q = queries.values.data() + (t * heads + h) * D;
+      const double dot = std::inner_product(q, q + D, keys.values.data() + key * D, 0.0);
+      total += weights.values[static_cast<size_t>(t * heads + h)] * std::max(0.0, dot * attrs.number(Attr::scale));
+    }
+    return total;
+  }
+  double gap(int64_t t) const {
+    std::vector<double> all;
+    for (int64_t e = 0; e < (batch.positions[t] + 1) / ratio; ++e) all.push_back(score(t, e));
+    const auto top_k = static_cast<size_t>(attrs.integer(Attr::top_k));
+    if (all.size() <= top_k) return std::numeric_limits<double>::infinity();
+    std::sort(all.begin(), all.end(), std::greater<>());
+    const double largest = std::max(std::abs(all.front()), std::abs(all.back()));
+    return largest > 0 ? (all[top_k - 1] - all[top_k]) / largest : 0;
+  }
+};
+
+}  // namespace
+
+Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op,
+                std::span<const float> image_rows) {
   Forward result;
+  Device& device = *loaded.device;
   const auto record = [&](const Step& step, const Args& args) {
     for (size_t i = 0; i < step.output_names.size(); ++i)
       if (!step.output_names[i].empty())
-        result.named.emplace_back(step.output_names[i], copy(step.desc.outputs[i].type, args.now, args.out[i]));
-    if (every_op) result.ops.emplace_back(step.label, copy(step.desc.outputs[0].type, args.now, args.out[0]));
+        result.named.emplace_back(step.output_names[i], copy(device, step.desc.outputs[i].type, args.now, args.out[i]));
+    if (every_op) result.ops.emplace_back(step.label, copy(device, step.desc.outputs[0].type, args.now, args.out[0]));
   };
-  const StepHook hook(record);
-  const BatchView view = batch.view();
-  run(plan, loaded.compiled.cache, loaded.memory(), view, loaded.device->stream(), &hook);
+  Batch batch = batch_for(loaded);
+  const BatchView view = run_whole(loaded, batch, input_ids, image_rows, StepHook(record));
+  const Plan& plan = loaded.compiled.prefill;
   const OperandDesc& out = plan.steps.back().desc.outputs[0];
-  result.named.emplace_back("logits", copy(out.type, {view.tokens, view.rows}, logits(plan, loaded.memory())));
+  result.named.emplace_back("logits", copy(device, out.type, {view.tokens, view.rows}, logits(plan, loaded.memory())));
   return result;
+}
+
+std::vector<IndexGaps> index_gaps(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, size_t named,
+                                  std::span<const float> image_rows) {
+  std::vector<IndexGaps> out;
+  size_t seen = 0;
+  const auto record = [&](const Step& step, const Args& args) {
+    for (const std::string& name : step.output_names) seen += name.empty() ? 0 : 1;
+    if (seen != named || step.desc.op != Op::index_topk || step.desc.attrs.has(Attr::hash_bits)) return;
+    const auto input = [&](int i) { return copy(*loaded.device, step.desc.in(i).type, args.now, args.in[static_cast<size_t>(i)]);
+    };
+    const IndexScores scores{step.desc.attrs, *args.batch, input(0), input(1), input(2)};
+    IndexGaps& gaps = out.emplace_back(IndexGaps{step.label, {}});
+    for (int64_t t = 0; t < args.now.tokens; ++t) gaps.of_token.push_back(scores.gap(t));
+  };
+  Batch batch = batch_for(loaded);
+  run_whole(loaded, batch, input_ids, image_rows, StepHook(record));
+  return out;
 }
 
 }  // namespace moesaic

@@ -26,6 +26,19 @@ struct Forward {
 Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op = false,
                 std::span<const float> image_rows = {});
 
+// How clearly one index_topk chose: for each token, the least chosen score less the best one left out, divided by the
+// largest absolute score; infinity where it chose all. At 0 which entry is chosen is open, and near it rounding
+// decides.
+struct IndexGaps {
+  std::string label;
+  std::vector<double> of_token;
+};
+
+// Of each index_topk (without hashes) that runs after the first `named` values of forward() and before the next one.
+// Runs the model again; the arguments are those of forward().
+std::vector<IndexGaps> index_gaps(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, size_t named,
+                                  std::span<const float> image_rows = {});
+
 // LoadOptions with just these limits.
 LoadOptions forward_limits(LoadOptions options, int64_t sequences, int64_t tokens_each);
 

@@ -209,11 +209,21 @@ Value Builder::moe(Value x, const MoeShape& s) {
   return op(Op::moe, inputs, attrs, "experts");
 }
 
-Value Builder::short_conv(Value x, const std::string& name, int64_t width) {
+Value Builder::short_conv(Value x, const std::string& name, int64_t width, const FusedRows& fused) {
   const int64_t channels = graph_.type(x).dim(1).factor;
   graph_.caches.push_back({label(name), short_conv_cache(channels, width, dtype_bytes(graph_.activation))});
-  return op(Op::short_conv, {x, weight(name + ".weight", WeightKind::vector, {channels, 1, width})},
+  WeightSpec taps;
+  taps.name = label(name + ".weight");
+  taps.shape = {channels, 1, width};
+  if (!fused.tensor.empty()) taps.fused = label(fused.tensor);
+  taps.fused_part = fused.part, taps.fused_parts = fused.parts;
+  return op(Op::short_conv, {x, graph_.add_weight(std::move(taps))},
             {{Attr::cache, static_cast<double>(graph_.caches.size() - 1)}}, name);
+}
+
+void Builder::rename_weights(const std::function<std::string(const std::string&)>& spelled) {
+  for (WeightSpec& spec : graph_.weights)
+    for (std::string* name : {&spec.name, &spec.fallback, &spec.fused}) *name = spelled(*name);
 }
 
 Value Builder::kda_gate(Value z, int64_t heads, std::optional<double> lower_bound) {
@@ -305,6 +315,10 @@ Value Builder::grouped_linear(Value x, const std::string& name, int64_t out, int
 
 Value Builder::last_token(Value x) {
   return op(Op::last_token, {x}, {}, "last_token");
+}
+
+Value Builder::join_hidden(Value x, const std::string& name, double eps) {
+  return op(Op::join_hidden, {x, weight(name + ".weight", WeightKind::vector, {width(x)})}, {{Attr::eps, eps}}, name);
 }
 
 Value Builder::patches(int64_t width) {

@@ -16,6 +16,7 @@ struct BuildOptions {
   DType cache = DType::f32;  // elements of keys and values
   // Whether the checkpoint holds a tensor; optional biases depend on it. Null: nothing optional.
   std::function<bool(const std::string&)> has_tensor;
+  bool hidden = false;  // the graph also outputs `hidden` [T, hidden], which a multi-token prediction layer reads
 };
 
 struct LinearOptions {
@@ -103,6 +104,12 @@ struct ExpertNames {
   int part = 0, parts = 1;
 };
 
+// The tensor of several weights' rows one after the other, where a checkpoint has that instead, and which part this is.
+struct FusedRows {
+  std::string tensor = {};
+  int part = 0, parts = 1;
+};
+
 class Builder {
  public:
   Builder(Graph& graph, const BuildOptions& options) : graph_(graph), options_(options) {
@@ -152,7 +159,7 @@ class Builder {
                 const ExpertNames& gate, const ExpertNames& up, const ExpertNames& down);
   Value moe(Value x, const MoeShape& shape);  // weights router, experts.gate_up_proj, experts.down_proj and biases
   // silu of a causal convolution over time, by channel; weight `name`.weight [C, 1, width], last tap the token itself.
-  Value short_conv(Value x, const std::string& name, int64_t width);
+  Value short_conv(Value x, const std::string& name, int64_t width, const FusedRows& fused = {});
   // Log decays from z [T, heads * D]; weights A_log [heads], which may come padded, and dt_bias [heads * D].
   Value kda_gate(Value z, int64_t heads, std::optional<double> lower_bound = {});                 // like z
   Value kda(Value q, Value k, Value v, Value decay, Value b, const KdaShape& shape);              // [T, heads * v_dim]
@@ -170,6 +177,8 @@ class Builder {
                      std::optional<Value> entries = {}, std::optional<Value> positions = {});
   Value grouped_linear(Value x, const std::string& name, int64_t out, int64_t groups);  // [T, out]
   Value last_token(Value x);                                                            // [S, hidden]
+  // x beside the normalised hidden state of each token, as wide as x: weight `name`.weight.
+  Value join_hidden(Value x, const std::string& name, double eps);  // [T, 2 * hidden]
   // Vision towers: see the op table for all of these.
   Value patches(int64_t width);                                                                          // [T, width]
   Value grid_embed(const std::string& name, int64_t rows, int64_t columns, int64_t hidden, bool cubic);  // [T, hidden]
@@ -183,6 +192,10 @@ class Builder {
   void output(const std::string& name, Value value) { graph_.outputs.emplace_back(name, value); }
   // lm_head: `name`.weight [vocab, K], or the embedding `tied` where that is what the checkpoint has (empty: never).
   Value head(Value x, const std::string& name, int64_t vocab, const std::string& tied);
+
+  // Every name of every weight declared so far becomes what `spelled` makes of it: checkpoints that spell them
+  // otherwise.
+  void rename_weights(const std::function<std::string(const std::string&)>& spelled);
 
   const BuildOptions& options() const { return options_; }
   bool has_tensor(const std::string& name) const { return options_.has_tensor && options_.has_tensor(name); }

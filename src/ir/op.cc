@@ -351,6 +351,12 @@ Types grouped_linear(const OpTypes& t) {
   return {with_last(x, w.dim(0), t.activation)};
 }
 
+Types join_hidden(const OpTypes& t) {
+  expect(t.inputs[0].rank() == 2 && t.inputs[0].dim(0) == Dim(Symbol::T) && t.inputs[1].rank() == 1, t,
+         "x[T,H], weight[D]");
+  return {with_last(t.inputs[0], t.inputs[0].dim(1).factor + t.inputs[1].dim(0).factor, t.activation)};
+}
+
 Types patches(const OpTypes& t) {
   return {{t.activation, {Symbol::T, t.attrs.integer(Attr::count)}}};
 }
@@ -420,6 +426,7 @@ const OpInfo kOps[] = {
     {Op::compress, "compress", 3, 3, 1, true, {ratio, overlap, cache}, compress},
     {Op::entry_attend, "entry_attend", 3, 5, 1, true, {heads, head_dim, scale, window, cache}, entry_attend},
     {Op::grouped_linear, "grouped_linear", 2, 2, 1, false, {groups}, grouped_linear},
+    {Op::join_hidden, "join_hidden", 2, 2, 1, false, {eps}, join_hidden},
     {Op::patches, "patches", 0, 0, 1, false, {count}, patches},
     {Op::grid_embed, "grid_embed", 1, 1, 1, false, {cubic}, grid_embed},
     {Op::grid_rope_table, "grid_rope_table", 0, 0, 1, false, {theta, head_dim}, grid_rope_table},

@@ -1,5 +1,6 @@
 // The op table: everything a graph can say, one row an op.
 //
+// clang-format off
 //   op             inputs                                      outputs                      attributes
 //   embed          table[V,H]                                  x[T,H]
 //   rms_norm       x[*,heads*D] (, weight[D])                  y, each head normalised      eps, heads (absent: 1)
@@ -18,23 +19,23 @@
 //   gqa            q[T,Hq*D], k[T,Hkv*D], v (, sinks[Hq])      o[T,Hq*D]                    heads, kv_heads, head_dim,
 //                                                                                           scale, window, cache
 //   moe            x[T,H], router, its bias, gate_up, bias,    y[T,H]                       experts, top_k, limit,
-//   alpha
-//                  down, bias
+//                  down, bias                                                               alpha
 //   mla            q[T,heads*(nope+rope)], latent[T,L],        o[T,heads*v]                 heads, nope_dim, rope_dim,
-//   v_dim,
-//                  k_pe[T,rope], kv_b[heads*(nope+v),L]                                     scale, cache
+//                  k_pe[T,rope], kv_b[heads*(nope+v),L]                                     v_dim, scale, cache
 //                  (, positions i32[T,n])
 //   mla_absorb     q, kv_b                                     q[T,heads*(L+rope)]          heads, nope_dim, rope_dim,
-//   v_dim mla_attend     q, latent, k_pe (, positions)               o[T,heads*L]                 heads, rope_dim,
-//   scale, cache mla_up         o[T,heads*L], kv_b                          o[T,heads*v]                 heads,
-//   nope_dim, v_dim index_topk     q[T,heads*D], k[T,D], w[T,heads]            positions i32[T,top_k]       heads,
-//   head_dim, top_k,
+//                                                                                           v_dim
+//   mla_attend     q, latent, k_pe (, positions)               o[T,heads*L]                 heads, rope_dim, scale,
+//                                                                                           cache
+//   mla_up         o[T,heads*L], kv_b                          o[T,heads*v]                 heads, nope_dim, v_dim
+//   index_topk     q[T,heads*D], k[T,D], w[T,heads]            positions i32[T,top_k]       heads, head_dim, top_k,
 //                                                                                           scale, cache (, hash_bits)
 //   short_conv     x[T,C], weight[C,1,W]                       silu(conv)[T,C]              cache
 //   kda_gate       z[T,heads*D], A_log, dt_bias[heads*D]       log decay[T,heads*D]         heads (, lower_bound)
-//   kda            q, k[T,heads*D], v[T,heads*V], g, b[T,heads]  o[T,heads*V]               heads, head_dim, v_dim,
-//   cache attn_res       prefix[T,H], norm[H], proj[1,H], block...   mix[T,H]                     eps route logits[T,E]
-//   (, bias[E], or table[V,k])      weights[T,k], ids i32[T,k]   top_k (, scoring, groups,
+//   kda            q, k[T,heads*D], v[T,heads*V], g,           o[T,heads*V]                 heads, head_dim, v_dim,
+//                  b[T,heads]                                                               cache
+//   attn_res       prefix[T,H], norm[H], proj[1,H], block...   mix[T,H]                     eps
+//   route          logits[T,E] (, bias[E], or table[V,k])      weights[T,k], ids i32[T,k]   top_k (, scoring, groups,
 //                                                                                           top_groups, normalize,
 //                                                                                           routed_scale)
 //   dispatch       ids[T,k]                                    rows i32[T*k], offsets i32[E+1], places i32[T*k] experts
@@ -52,6 +53,7 @@
 //   entry_attend   q[T,heads*D], kv[T,D], sinks[heads]         o[T,heads*D]                 heads, head_dim, scale,
 //                  (, entries[T,D] (, positions i32[T,n]))                                  window, cache (, ratio)
 //   grouped_linear x[T,G*K], weight[G*N,K]                     y[T,G*N]                     groups
+//   join_hidden    x[T,H], weight[D]                           y[T,H+D]                     eps
 //
 //   patches                                                    x[T,count]                   count
 //   grid_embed     table[G,G,H]                                x[T,H]                       cubic
@@ -59,6 +61,7 @@
 //   full_attention q, k, v[T,heads*D]                          o[T,heads*D]                 heads, head_dim, scale
 //   gelu           x                                           gelu(x)                      approximate (1: tanh form)
 //   merge_patches  x[T,H]                                      y[S,merge*merge*H]           merge
+// clang-format on
 //
 // dispatch sorts the routed rows by expert: `rows` holds the token of each, expert e's are offsets[e] to offsets[e+1],
 // and `places` says where slot j of token t went (index t*k + j). expert ops with gather=1 read x by token.
@@ -76,13 +79,17 @@
 // first token, and keys that are entries. entry_attend sees the last `window` tokens and all entries closed so far, or
 // those chosen.
 //
+// join_hidden puts beside x, in every row, the normalised hidden state that another graph left for the token:
+// y = x, then rms_norm(hidden[hidden_rows[t]]) * weight. It is how a multi-token prediction layer sees its model.
+//
 // The last six see one image: token t is the patch in row t / columns and column t % columns of its grid. grid_embed
 // stretches the table to the grid (bicubic with a = -0.75, or bilinear; half-pixel centres, edges repeated).
 // grid_rope_table turns pair 2i by column * theta^(-4i/D) and pair 2i+1 by row * the same. merge_patches lays
 // merge x merge neighbours side by side; S is then their number.
 //
 // Every op reads its activations once and writes its outputs; gqa also appends to its cache. `embed`, `rope_table`,
-// `gqa`, `mla`, `mla_attend`, `index_topk` and `last_token` read the step's batch (token ids, positions, sequences).
+// `gqa`, `mla`, `mla_attend`, `index_topk`, `last_token` and `join_hidden` read the step's batch (token ids, positions,
+// sequences, hidden states).
 #pragma once
 
 #include <array>
@@ -134,6 +141,7 @@ enum class Op : uint8_t {
   compress,
   entry_attend,
   grouped_linear,
+  join_hidden,
   patches,
   grid_embed,
   grid_rope_table,

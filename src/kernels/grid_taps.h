@@ -6,6 +6,12 @@
 #include <cmath>
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define MOESAIC_HOST_DEVICE __host__ __device__
+#else
+#define MOESAIC_HOST_DEVICE
+#endif
+
 namespace moesaic {
 
 struct GridTaps {
@@ -16,7 +22,7 @@ struct GridTaps {
 // Cell i of `size`, in a grid of `cells`, as torch's interpolate with align_corners=False and no antialias: the source
 // is (i + 0.5) * cells / size - 0.5; bicubic has a = -0.75 and repeats the cells at the edges, bilinear stays between
 // the first and the last.
-inline GridTaps grid_taps(int64_t i, int64_t size, int64_t cells, bool cubic) {
+MOESAIC_HOST_DEVICE inline GridTaps grid_taps(int64_t i, int64_t size, int64_t cells, bool cubic) {
   double source = (static_cast<double>(i) + 0.5) * static_cast<double>(cells) / static_cast<double>(size) - 0.5;
   if (!cubic) source = std::clamp(source, 0.0, static_cast<double>(cells - 1));
   const double whole = std::floor(source), t = source - whole;

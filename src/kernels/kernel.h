@@ -40,6 +40,8 @@ struct OpDesc {
 // The step's batch as kernels see it; every array lies in device memory. Tokens of one sequence are consecutive.
 struct BatchView {
   int64_t tokens = 0, sequences = 0, rows = 0;
+  // [1] tokens from this one on are padding of a captured step, which routing sends nowhere; null: none are.
+  const int32_t* live_tokens = nullptr;
   const int32_t* token_ids = nullptr;         // [T]
   const int32_t* positions = nullptr;         // [T] position of each token in its sequence
   const int32_t* sequence_of = nullptr;       // [T]
@@ -51,6 +53,10 @@ struct BatchView {
   // [T] embeddings that stand in for a token's own, f32[hidden] each and null for text; the array is null without
   // images.
   const float* const* image_rows = nullptr;
+  // Of a multi-token prediction layer's step: rows of hidden states [., D of join_hidden] in the activation type, and
+  // which of them belongs to each token.
+  const std::byte* hidden = nullptr;
+  const int32_t* hidden_rows = nullptr;  // [T]
   // Of a vision tower's step, which is one image: its patches and their grid.
   const float* patches = nullptr;  // f32[T, count of the patches op]
   int64_t grid_rows = 0, grid_columns = 0;
@@ -108,6 +114,7 @@ class Registry {
 
 void register_ref(Registry& registry);
 void register_cpu(Registry& registry);
+void register_cuda(Registry& registry);  // none where the build has no CUDA
 // The kernels of one backend.
 const Registry& registry_of(Backend backend);
 

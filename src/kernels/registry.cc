@@ -72,7 +72,12 @@ const Registry& registry_of(Backend backend) {
     register_cpu(r);
     return r;
   }();
-  return backend == Backend::ref ? kRef : kCpu;
+  static const Registry kCuda = [] {
+    Registry r;
+    register_cuda(r);
+    return r;
+  }();
+  return backend == Backend::ref ? kRef : backend == Backend::cpu ? kCpu : kCuda;
 }
 
 }  // namespace moesaic

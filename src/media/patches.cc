@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "media/resize.h"
 
 namespace moesaic {
 namespace {
@@ -108,6 +107,7 @@ PatchOptions parse_patch_options(const JsonObject& config, const std::string& wh
   }
   o.mean = parse_channels(json, "image_mean", where, false);
   o.deviation = parse_channels(json, "image_std", where, true);
+  o.resampler = inner != nullptr ? Resampler::pillow : Resampler::torchvision;
   o.background = parse_background(json, where);
   return o;
 }
@@ -129,8 +129,8 @@ PatchedImage make_patches(const Image& source, const PatchOptions& o) {
   // With a background the colours under transparent pixels do not show and alpha takes part in resizing; without one,
   // they are what the picture is.
   const ImageSize size = fitted_size(source.width, source.height, o);
-  const Image image = o.background ? without_alpha(resize_bicubic(source, size.width, size.height), o.background)
-                                   : resize_bicubic(without_alpha(source, {}), size.width, size.height);
+  const auto resize = [&](const Image& from) { return resize_bicubic(from, size.width, size.height, o.resampler); };
+  const Image image = o.background ? without_alpha(resize(source), o.background) : resize(without_alpha(source, {}));
   PatchedImage out;
   out.merge = o.merge;
   out.width = source.width, out.height = source.height;

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "media/image.h"
+#include "media/resize.h"
 
 namespace moesaic {
 
@@ -21,14 +22,16 @@ struct PatchOptions {
   int64_t max_patches = 16384;                // of an image before padding
   int64_t max_rows = 512, max_columns = 512;  // in patches
   std::array<float, 3> mean = {0.5f, 0.5f, 0.5f}, deviation = {0.5f, 0.5f, 0.5f};
+  Resampler resampler = Resampler::pillow;
   std::optional<Chessboard> background;  // none: transparency is ignored (Kimi K2.5)
 
   // Patches that any image may become, padding included.
   int64_t most_patches() const;
 };
 
-// Reads preprocessor_config.json in the published form (media_proc_cfg) or that of transformers. Throws
-// Error(data_loss) for a value that is impossible or not one we follow.
+// Reads preprocessor_config.json in the published form (media_proc_cfg), whose processor resizes with Pillow, or that
+// of transformers, which does with torchvision. Throws Error(data_loss) for a value that is impossible or not one we
+// follow.
 PatchOptions parse_patch_options(const JsonObject& config, const std::string& where);
 
 struct PatchedImage {

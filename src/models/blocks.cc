@@ -21,6 +21,18 @@ Value moe_block(Builder& g, Value x, const MoeConfig& c) {
   return g.add(y, mlp(g, x, c.shared_intermediate, c.glu));
 }
 
+void build_end(Builder& g, Value x, const TextEnd& end) {
+  if (g.options().hidden) {
+    x = g.rms_norm(x, "model.norm", end.eps);
+    g.output("hidden", x);
+    x = g.last_token(x);
+  } else {
+    x = g.rms_norm(g.last_token(x), "model.norm", end.eps);
+  }
+  g.name(x, fmt::format("hidden.{}", end.layers));
+  g.output("logits", g.head(x, "lm_head", end.vocab, end.tied_to()));
+}
+
 namespace {
 
 // What DeepSeek and Kimi call the same fields.

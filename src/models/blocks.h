@@ -1,4 +1,4 @@
-// What families share: the feed-forward blocks of DeepSeek, GLM, Kimi and Qwen, under their Hugging Face names.
+// What families share: feed-forward blocks and ends, under their Hugging Face names.
 #pragma once
 
 #include "models/model.h"
@@ -23,6 +23,19 @@ struct MoeConfig {
 Value moe_block(Builder& g, Value x, const MoeConfig& config);
 // The routed experts alone, reading `z` (the router may have read something else).
 Value routed_experts(Builder& g, Value z, const Routed& routed, const MoeConfig& config);
+
+// How a text model ends: hidden.<layers>, the final norm's output, and the head.
+struct TextEnd {
+  int64_t layers, hidden, vocab;
+  double eps;
+  bool tied;  // lm_head is the embedding where the checkpoint has no other
+
+  std::string tied_to() const { return tied ? "model.embed_tokens.weight" : ""; }
+};
+
+// model.norm and lm_head: output "logits" from x[T, hidden]. With BuildOptions::hidden every token is normalised, not
+// only those whose logits are wanted, and is the output "hidden": what vLLM and SGLang hand to the prediction layer.
+void build_end(Builder& g, Value x, const TextEnd& end);
 
 // n_routed_experts, n_shared_experts, num_experts_per_tok, moe_intermediate_size, n_group, topk_group, norm_topk_prob,
 // routed_scaling_factor; sigmoid scores with a correction bias (DeepSeek's noaux_tc).

@@ -4,6 +4,7 @@
 
 #include "models/blocks.h"
 #include "models/mla.h"
+#include "models/mtp.h"
 
 namespace moesaic::deepseek_v3 {
 namespace {
@@ -40,9 +41,18 @@ Config parse_config(const JsonObject& json, const std::string& where) {
   return c;
 }
 
-Value feed_forward(Builder& g, const Config& c, Value x, int64_t layer) {
+TextEnd end_of(const Config& c) {
+  return {c.layers, c.hidden, c.vocab, c.eps, c.tied};
+}
+
+Value feed_forward(Builder& g, const Config& c, Value x, bool dense) {
   const auto in = g.scope("mlp");
-  return layer < c.dense_layers ? mlp(g, x, c.intermediate) : moe_block(g, x, c.moe);
+  return dense ? mlp(g, x, c.intermediate) : moe_block(g, x, c.moe);
+}
+
+Value decoder_layer(Builder& g, const Config& c, Value x, Value table, bool dense) {
+  x = g.add(x, mla_attention(g, c.mla, g.rms_norm(x, "input_layernorm", c.eps), table));
+  return g.add(x, feed_forward(g, c, g.rms_norm(x, "post_attention_layernorm", c.eps), dense));
 }
 
 void build(Builder& g, const Config& c) {
@@ -53,13 +63,10 @@ void build(Builder& g, const Config& c) {
   g.name(x, "hidden.0");
   for (int64_t i = 0; i < c.layers; ++i) {
     const auto in = g.scope(layers, i);
-    x = g.add(x, mla_attention(g, c.mla, g.rms_norm(x, "input_layernorm", c.eps), table));
-    x = g.add(x, feed_forward(g, c, g.rms_norm(x, "post_attention_layernorm", c.eps), i));
+    x = decoder_layer(g, c, x, table, i < c.dense_layers);
     if (i + 1 < c.layers) g.name(x, fmt::format("hidden.{}", i + 1));
   }
-  x = g.rms_norm(g.last_token(x), "model.norm", c.eps);
-  g.name(x, fmt::format("hidden.{}", c.layers));
-  g.output("logits", g.head(x, "lm_head", c.vocab, c.tied ? "model.embed_tokens.weight" : ""));
+  build_end(g, x, end_of(c));
 }
 
 }  // namespace
@@ -76,6 +83,10 @@ Model parse(const JsonObject& json, const std::string& where) {
   model.stop_tokens = parse_token_ids(json, "eos_token_id", where);
   model.skipped = mtp_prefixes(json, c.layers, where);
   model.build = [c](Builder& g) { build(g, c); };
+  const auto layer = [c](Builder& g, Value x) {
+    return decoder_layer(g, c, x, g.rope_table(c.rope, c.mla.rope_dim), false);
+  };
+  model.mtp = make_mtp(json, end_of(c), Carry::raw, layer, where);
   return model;
 }
 

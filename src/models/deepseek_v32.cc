@@ -28,14 +28,28 @@ void check(const Config& c, const std::string& where) {
               c.mla.rope_dim);
 }
 
-Value feed_forward(Builder& g, const Config& c, Value x, size_t layer) {
-  const auto in = g.scope("mlp");
-  return c.dense[layer] ? mlp(g, x, c.intermediate) : moe_block(g, x, c.moe);
+TextEnd end_of(const Config& c) {
+  return {c.layers, c.hidden, c.vocab, c.eps, c.tied};
 }
 
-Value attention(Builder& g, const Config& c, Value x, Value table, size_t layer, std::optional<Value>& positions) {
-  const SparseLayer sparse{c.indexer, c.own_indexer[layer], positions};
-  return mla_attention(g, c.mla, x, table, &sparse);
+Value feed_forward(Builder& g, const Config& c, Value x, bool dense) {
+  const auto in = g.scope("mlp");
+  return dense ? mlp(g, x, c.intermediate) : moe_block(g, x, c.moe);
+}
+
+// `sparse` null: attention to everything before.
+Value decoder_layer(Builder& g, const Config& c, Value x, Value table, const SparseLayer* sparse, bool dense) {
+  x = g.add(x, mla_attention(g, c.mla, g.rms_norm(x, "input_layernorm", c.eps), table, sparse));
+  return g.add(x, feed_forward(g, c, g.rms_norm(x, "post_attention_layernorm", c.eps), dense));
+}
+
+// The prediction layer chooses positions itself, never from the model's choice; GLM-5.2 is reported to ship layers with
+// and without an indexer, so the checkpoint decides.
+Value prediction_layer(Builder& g, const Config& c, Value x) {
+  const bool indexer = !g.options().has_tensor || g.has_here("self_attn.indexer.k_norm.weight");
+  std::optional<Value> positions;
+  const SparseLayer sparse{c.indexer, true, positions};
+  return decoder_layer(g, c, x, g.rope_table(c.rope, c.mla.rope_dim), indexer ? &sparse : nullptr, false);
 }
 
 void build(Builder& g, const Config& c) {
@@ -46,13 +60,11 @@ void build(Builder& g, const Config& c) {
   for (int64_t i = 0; i < c.layers; ++i) {
     const auto in = g.scope("model.layers", i);
     const auto layer = static_cast<size_t>(i);
-    x = g.add(x, attention(g, c, g.rms_norm(x, "input_layernorm", c.eps), table, layer, positions));
-    x = g.add(x, feed_forward(g, c, g.rms_norm(x, "post_attention_layernorm", c.eps), layer));
+    const SparseLayer sparse{c.indexer, c.own_indexer[layer], positions};
+    x = decoder_layer(g, c, x, table, &sparse, c.dense[layer]);
     if (i + 1 < c.layers) g.name(x, fmt::format("hidden.{}", i + 1));
   }
-  x = g.rms_norm(g.last_token(x), "model.norm", c.eps);
-  g.name(x, fmt::format("hidden.{}", c.layers));
-  g.output("logits", g.head(x, "lm_head", c.vocab, c.tied ? "model.embed_tokens.weight" : ""));
+  build_end(g, x, end_of(c));
 }
 
 }  // namespace
@@ -94,6 +106,8 @@ Model make_model(const Config& c, const JsonObject& json, const std::string& whe
   model.stop_tokens = parse_token_ids(json, "eos_token_id", where);
   model.skipped = mtp_prefixes(json, c.layers, where);
   model.build = [c](Builder& g) { build(g, c); };
+  model.mtp = make_mtp(
+      json, end_of(c), c.carry, [c](Builder& g, Value x) { return prediction_layer(g, c, x); }, where);
   return model;
 }
 

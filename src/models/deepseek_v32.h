@@ -5,6 +5,7 @@
 #include "models/blocks.h"
 #include "models/mla.h"
 #include "models/model.h"
+#include "models/mtp.h"
 
 namespace moesaic::deepseek_v32 {
 
@@ -19,6 +20,7 @@ struct Config {
   double eps;
   bool tied;
   RopeConfig rope;
+  Carry carry = Carry::raw;
 };
 // Every layer gets an indexer of its own.
 Config parse_config(const JsonObject& config, const std::string& where);

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "models/deepseek_v4_config.h"
+#include "models/deepseek_v4_names.h"
 
 namespace moesaic::deepseek_v4 {
 namespace {
@@ -26,12 +27,6 @@ class Tables {
   Builder& g_;
   const Config& c_;
   std::map<int64_t, std::optional<Value>> tables_;
-};
-
-// Where a checkpoint has other names: transformers keeps some of its own when it saves one.
-struct Names {
-  bool saved;
-  std::string of(const char* published, const char* own) const { return saved ? own : published; }
 };
 
 RopeOptions tail(const Config& c, int64_t head_dim) {
@@ -62,7 +57,7 @@ Value indexer(Builder& g, const Config& c, Value x, Value low_rank, const Layer&
                        .ratio = layer.ratio});
 }
 
-Value attention(Builder& g, const Config& c, Value x, const Layer& layer, Tables& tables, const Names& names) {
+Value attention(Builder& g, const Config& c, Value x, const Layer& layer, Tables& tables) {
   const auto in = g.scope("attn");
   const int64_t D = c.head_dim;
   const Value table = tables.of_tokens(layer.ratio);
@@ -70,7 +65,7 @@ Value attention(Builder& g, const Config& c, Value x, const Layer& layer, Tables
   const Value low_rank = g.rms_norm(g.linear(x, "wq_a", c.q_lora), "q_norm", c.eps);
   const Value q =
       g.rope(g.head_norm(g.linear(low_rank, "wq_b", c.heads * D), "", c.heads, c.eps), table, c.heads, D, turn);
-  const Value kv = g.rope(g.rms_norm(g.linear(x, "wkv", D), names.of("kv_norm", "norm"), c.eps), table, 1, D, turn);
+  const Value kv = g.rope(g.rms_norm(g.linear(x, "wkv", D), "kv_norm", c.eps), table, 1, D, turn);
   std::optional<Value> entries, positions;
   if (layer.ratio > 0) entries = compressor(g, c, x, layer, D, tables);
   if (layer.sparse) positions = indexer(g, c, x, low_rank, layer, tables);
@@ -94,22 +89,22 @@ Value feed_forward(Builder& g, const Config& c, Value x, const Layer& layer) {
 }
 
 void build(Builder& g, const Config& c) {
-  const Names names{g.has_tensor("model.embed_tokens.weight")};
   Tables tables(g, c);
-  Value x = g.hc_expand(g.embed(names.of("embed", "model.embed_tokens"), c.vocab, c.hidden), c.streams.count);
+  Value x = g.hc_expand(g.embed("embed", c.vocab, c.hidden), c.streams.count);
   g.name(x, "hidden.0");
   for (size_t i = 0; i < c.layers.size(); ++i) {
-    const auto in = g.scope(names.of("layers", "model.layers"), static_cast<int64_t>(i));
+    const auto in = g.scope("layers", static_cast<int64_t>(i));
     StreamMix mix = g.hc_pre(x, "hc_attn", c.streams);
-    x = g.hc_post(attention(g, c, g.rms_norm(mix.x, "attn_norm", c.eps), c.layers[i], tables, names), x, mix);
+    x = g.hc_post(attention(g, c, g.rms_norm(mix.x, "attn_norm", c.eps), c.layers[i], tables), x, mix);
     mix = g.hc_pre(x, "hc_ffn", c.streams);
     x = g.hc_post(feed_forward(g, c, g.rms_norm(mix.x, "ffn_norm", c.eps), c.layers[i]), x, mix);
     if (i + 1 < c.layers.size()) g.name(x, fmt::format("hidden.{}", i + 1));
   }
-  x = g.hc_head(g.last_token(x), names.of("hc_head", "model.hc_head.hc"), c.streams);
-  x = g.rms_norm(x, names.of("norm", "model.norm"), c.eps);
+  x = g.hc_head(g.last_token(x), "hc_head", c.streams);
+  x = g.rms_norm(x, "norm", c.eps);
   g.name(x, fmt::format("hidden.{}", c.layers.size()));
   g.output("logits", g.head(x, "head", c.vocab, ""));
+  rename_weights(g);
 }
 
 }  // namespace

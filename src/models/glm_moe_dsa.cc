@@ -45,6 +45,7 @@ std::vector<bool> parse_schedule(const JsonObject& json, int64_t layers, const s
 Model parse(const JsonObject& json, const std::string& where) {
   deepseek_v32::Config c = deepseek_v32::parse_config(json, where);
   c.indexer.interleaved = json_bool(json, "indexer_rope_interleave", where, true);
+  c.carry = Carry::normalised;
   c.own_indexer = parse_schedule(json, c.layers, where);
   return deepseek_v32::make_model(c, json, where);
 }

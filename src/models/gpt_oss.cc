@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "models/blocks.h"
+
 namespace moesaic::gpt_oss {
 namespace {
 
@@ -111,9 +113,7 @@ void build(Builder& g, const Config& c) {
     x = g.add(x, experts(g, c, g.rms_norm(x, "post_attention_layernorm", c.eps)));  // a pre-norm despite its name
     if (i + 1 < c.layers) g.name(x, fmt::format("hidden.{}", i + 1));
   }
-  x = g.rms_norm(g.last_token(x), "model.norm", c.eps);
-  g.name(x, fmt::format("hidden.{}", c.layers));
-  g.output("logits", g.head(x, "lm_head", c.vocab, c.tied ? "model.embed_tokens.weight" : ""));
+  build_end(g, x, {c.layers, c.hidden, c.vocab, c.eps, c.tied});
 }
 
 }  // namespace

@@ -73,14 +73,19 @@ KdaConfig parse_kda(const JsonObject& config, const std::string& where) {
 
 Value kda_attention(Builder& g, const KdaConfig& c, Value x) {
   const int64_t width = c.heads * c.head_dim;
-  const auto convolved = [&](const std::string& name) {
-    return g.short_conv(g.linear(x, name + "_proj", width), name + "_conv1d", c.conv_width);
+  const auto convolved = [&](const std::string& name, int part) {  // transformers keeps the three filters in one tensor
+    return g.short_conv(g.linear(x, name + "_proj", width), name + "_conv1d", c.conv_width, {"conv1d.weight", part, 3});
   };
   const auto low_rank = [&](const std::string& name) {
     return g.linear(g.linear(x, name + "_a_proj", c.head_dim), name + "_b_proj", width);
   };
-  const Value q = convolved("q"), k = convolved("k"), v = convolved("v");
-  const Value decay = g.kda_gate(low_rank("f"), c.heads, c.lower_bound);
+  const auto forget_gate = [&] { return g.kda_gate(low_rank("f"), c.heads, c.lower_bound); };
+  const auto decay_of = [&] {
+    if (!g.has_here("forget_gate.A_log")) return forget_gate();
+    const auto in = g.scope("forget_gate");
+    return forget_gate();
+  };
+  const Value q = convolved("q", 0), k = convolved("k", 1), v = convolved("v", 2), decay = decay_of();
   const Value o = g.kda(q, k, v, decay, g.linear(x, "b_proj", c.heads),
                         {.heads = c.heads, .head_dim = c.head_dim, .v_dim = c.head_dim});
   const Value gate = c.full_rank_gate ? g.linear(x, "g_proj", width) : low_rank("g");

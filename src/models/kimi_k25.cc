@@ -14,6 +14,7 @@ Model parse(const JsonObject& config, const std::string& where) {
   for (std::string& prefix : model.skipped) prefix = "language_model." + prefix;
   for (const char* prefix : {"vision_tower.", "mm_projector.", "model.mm_projector."})
     model.skipped.emplace_back(prefix);
+  model.mtp.reset();  // none is published with this prefix
   model.build = [text = model.build](Builder& g) {
     const auto in = g.scope("language_model");
     text(g);

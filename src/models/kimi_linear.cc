@@ -91,9 +91,7 @@ void build(Builder& g, const Config& c) {
     x = g.add(x, feed_forward(g, c, g.rms_norm(x, "post_attention_layernorm", c.eps), layer));
     if (i + 1 < c.layers) g.name(x, fmt::format("hidden.{}", i + 1));
   }
-  x = g.rms_norm(g.last_token(x), "model.norm", c.eps);
-  g.name(x, fmt::format("hidden.{}", c.layers));
-  g.output("logits", g.head(x, "lm_head", c.vocab, c.tied ? "model.embed_tokens.weight" : ""));
+  build_end(g, x, {c.layers, c.hidden, c.vocab, c.eps, c.tied});
 }
 
 }  // namespace

@@ -20,6 +20,15 @@ struct Vision {
   std::function<void(Builder&)> build;
 };
 
+// A multi-token prediction layer, which guesses the token after the next. From the next token's embedding and the
+// model's hidden state of the token before it (join_hidden), it makes outputs "logits" [S, vocab], and "hidden"
+// [S, hidden] in place of the model's to guess one token further.
+struct Mtp {
+  std::string prefix;                // of its tensors
+  std::vector<std::string> skipped;  // prefixes of the other tensors of the checkpoint
+  std::function<void(Builder&)> build;
+};
+
 struct Model {
   std::string family;  // "gpt_oss"
   int64_t layers = 0;
@@ -32,6 +41,7 @@ struct Model {
   std::vector<std::string> skipped;     // prefixes of tensors that a checkpoint may hold and this graph does not use
   std::function<void(Builder&)> build;
   std::optional<Vision> vision;  // of a model that sees images
+  std::optional<Mtp> mtp;        // of a model that can draft; its tensors are among `skipped`
 };
 
 // One row per family: the architectures it serves and how its config is read.

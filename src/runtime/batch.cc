@@ -16,6 +16,7 @@ Batch::Batch(const Limits& prefill, const Limits& decode, int64_t max_blocks) : 
   output_rows_.resize(static_cast<size_t>(std::max(prefill.rows, decode.rows)));
   first_rows_.resize(sequences);
   image_rows_.resize(tokens);
+  hidden_rows_.resize(tokens);
 }
 
 void Batch::clear() {
@@ -52,6 +53,11 @@ void Batch::add(std::span<const int32_t> tokens, int64_t start, std::span<const 
   sequence_offsets_[static_cast<size_t>(s) + 1] = static_cast<int32_t>(tokens_);
 }
 
+void Batch::set_hidden_rows(int64_t first) {
+  for (int64_t t = sequence_offsets_[static_cast<size_t>(sequences_) - 1]; t < tokens_; ++t)
+    hidden_rows_[static_cast<size_t>(t)] = static_cast<int32_t>(first++);
+}
+
 BatchView Batch::view() const {
   return {.tokens = tokens_,
           .sequences = sequences_,
@@ -64,7 +70,8 @@ BatchView Batch::view() const {
           .state_slots = state_slots_.data(),
           .output_rows = output_rows_.data(),
           .max_blocks = max_blocks_,
-          .image_rows = has_images_ ? image_rows_.data() : nullptr};
+          .image_rows = has_images_ ? image_rows_.data() : nullptr,
+          .hidden_rows = hidden_rows_.data()};
 }
 
 }  // namespace moesaic

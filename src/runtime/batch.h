@@ -19,6 +19,8 @@ class Batch {
   // `image_rows`: for each token the embedding f32[hidden] that replaces its own, or null; empty for text.
   void add(std::span<const int32_t> tokens, int64_t start, std::span<const int32_t> blocks, int32_t slot, int64_t rows,
            std::span<const float* const> image_rows = {});
+  // The tokens of the sequence added last follow the hidden states from row `first` on, one each.
+  void set_hidden_rows(int64_t first);
 
   bool empty() const { return tokens_ == 0; }
   int64_t tokens() const { return tokens_; }
@@ -31,7 +33,7 @@ class Batch {
  private:
   int64_t tokens_ = 0, rows_ = 0, sequences_ = 0, max_blocks_;
   std::vector<int32_t> token_ids_, positions_, sequence_of_, sequence_offsets_, block_tables_, state_slots_,
-      output_rows_;
+      output_rows_, hidden_rows_;
   std::vector<int64_t> first_rows_;
   std::vector<const float*> image_rows_;
   bool has_images_ = false;

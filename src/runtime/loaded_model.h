@@ -7,7 +7,9 @@
 #include "compile/compile.h"
 #include "models/model.h"
 #include "runtime/batch.h"
+#include "runtime/draft_model.h"
 #include "runtime/run.h"
+#include "runtime/step_runner.h"
 #include "runtime/vision_tower.h"
 #include "weights/bind.h"
 #include "weights/quantization.h"
@@ -26,11 +28,13 @@ struct LoadOptions {
   int64_t prefill_tokens = 512;     // tokens of one prefill step
   int64_t prefill_rows = 0;         // rows with logits in one prefill step; 0: one per sequence
   int64_t cache_tokens = 0;         // size of the block pool; 0: enough for every sequence at its longest
+  int64_t speculative_tokens = 0;   // drafted at a time by the model's prediction layer; 0: it is not loaded
   std::set<std::string> skip_passes;
   bool progress = true;
 };
 
 constexpr int64_t kDefaultContext = 8192;
+constexpr int64_t kMaxSpeculativeTokens = 16;  // each adds a row of logits per sequence to a step
 
 // What is known of a model before any weight is read.
 struct ModelSource {
@@ -48,9 +52,11 @@ struct BoundGraph {
   Graph graph;
   Binding binding;
 };
-BoundGraph build_graph(const ModelSource& source, Backend backend, DType cache_dtype);
-// The same for the vision tower of a model that has one.
+// `hidden`: with the hidden states that a prediction layer reads as an output.
+BoundGraph build_graph(const ModelSource& source, Backend backend, DType cache_dtype, bool hidden = false);
+// The same for the vision tower of a model that has one, and for the prediction layer of one that can draft.
 BoundGraph build_vision_graph(const ModelSource& source, Backend backend);
+BoundGraph build_draft_graph(const ModelSource& source, Backend backend, DType cache_dtype);
 
 DType activation_dtype(Backend backend);
 // Elements of keys and values: what the options ask for, f32 by default; always f64 on the reference backend.
@@ -67,9 +73,21 @@ struct LoadedModel {
   int64_t blocks = 0, slots = 0;  // of the cache pools
   Buffer weights, activations, workspace, cache_blocks, cache_slots;
   std::unique_ptr<VisionTower> vision;  // null: the model sees no images
+  std::unique_ptr<DraftModel> draft;    // null: nothing is drafted
+  int64_t speculative_tokens = 0;       // drafted at a time, with `draft`
 
   Memory memory() const {
     return {weights.data(), activations.data(), workspace.data(), cache_blocks.data(), cache_slots.data()};
+  }
+  double fill_seconds = 0;              // what loading the weights took
+  std::unique_ptr<StepRunner> steps;    // on a GPU; null: run() does it
+
+  // Runs a step and waits for it; the batch lies in host memory. `hook` as run() takes it: its args are the device's.
+  void run_step(const Plan& plan, const BatchView& batch, const StepHook* hook = nullptr);
+
+  // Of weights, activations, workspace and caches: what `moesaic plan` prints.
+  int64_t device_bytes() const {
+    return weights.bytes() + activations.bytes() + workspace.bytes() + cache_blocks.bytes() + cache_slots.bytes();
   }
   int64_t max_blocks() const { return (max_model_len + kBlockTokens - 1) / kBlockTokens; }
 };

@@ -26,5 +26,10 @@ void run(const Plan& plan, const CacheMap& cache, const Memory& memory, const Ba
 inline std::byte* logits(const Plan& plan, const Memory& memory) {
   return memory.activations + plan.logits.offset;
 }
+// The output "hidden" of a graph that has it, in the activation type: [T, hidden] of a model, [S, hidden] of a
+// multi-token prediction layer.
+inline const std::byte* hidden_states(const Plan& plan, const Memory& memory) {
+  return memory.activations + plan.hidden.offset;
+}
 
 }  // namespace moesaic

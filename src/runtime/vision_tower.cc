@@ -1,6 +1,7 @@
 #include "runtime/vision_tower.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/run.h"
 
@@ -28,6 +29,16 @@ void VisionTower::reserve(int64_t patches, Device& device) {
   workspace_ = device.allocate(compiled_.workspace_bytes(), "the vision tower's workspace");
 }
 
+const float* VisionTower::patches_on(Device& device, std::span<const float> values) {
+  if (device.shares_host_memory()) return values.data();
+  const auto bytes = static_cast<int64_t>(values.size_bytes());
+  if (patches_.bytes() < bytes) patches_ = device.allocate(bytes, "an image's patches");
+  if (host_.bytes() < bytes) host_ = device.allocate_host(bytes, "an image's patches on the host");
+  std::memcpy(host_.data(), values.data(), values.size_bytes());
+  device.upload(patches_.data(), host_.data(), bytes);
+  return reinterpret_cast<const float*>(patches_.data());
+}
+
 std::vector<float> VisionTower::encode(const ImagePatches& image, Device& device) {
   const int64_t patches = image.rows * image.columns, rows = patches / (merge_ * merge_);
   CHECK(patches > 0 && image.rows % merge_ == 0 && image.columns % merge_ == 0, "{} x {} patches", image.rows,
@@ -36,12 +47,12 @@ std::vector<float> VisionTower::encode(const ImagePatches& image, Device& device
   const Plan& plan = compiled_.prefill;
   BatchView batch;
   batch.tokens = patches, batch.rows = rows, batch.sequences = 1;
-  batch.patches = image.values.data();
+  batch.patches = patches_on(device, image.values);
   batch.grid_rows = image.rows, batch.grid_columns = image.columns;
   const Memory memory{weights_.data(), activations_.data(), workspace_.data(), nullptr, nullptr};
   run(plan, compiled_.cache, memory, batch, device.stream());
-  const std::byte* out = logits(plan, memory);
   std::vector<float> embeddings(static_cast<size_t>(rows * plan.vocab));
+  const std::byte* out = on_host(device, logits(plan, memory), rows * plan.vocab * dtype_bytes(graph_.activation), host_);
   if (graph_.activation == DType::f32)
     std::copy_n(reinterpret_cast<const float*>(out), embeddings.size(), embeddings.data());
   else

@@ -22,19 +22,21 @@ class VisionTower {
   VisionTower(Graph graph, const CompileOptions& options, int64_t merge, Device& device);
 
   const WeightMap& weight_map() const { return compiled_.weights; }
-  std::span<std::byte> weight_memory() const { return {weights_.data(), static_cast<size_t>(weights_.bytes())}; }
+  const Buffer& weights() const { return weights_; }  // filled by whoever made this
 
   // The image's embeddings [rows * columns / merge^2, hidden]. One call at a time.
   std::vector<float> encode(const ImagePatches& image, Device& device);
 
  private:
   void reserve(int64_t patches, Device& device);
+  const float* patches_on(Device& device, std::span<const float> values);
 
   const Graph graph_;
   CompileOptions options_;
   const int64_t merge_;
   Compiled compiled_;
   Buffer weights_, activations_, workspace_;
+  Buffer patches_, host_;  // on a GPU: a step's input, and memory for copies
 };
 
 }  // namespace moesaic

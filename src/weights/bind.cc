@@ -46,6 +46,13 @@ class Binder {
       if (name.empty()) continue;
       if (auto source = bind_tensor(spec, name, spec.shape)) return std::move(*source);
     }
+    if (!spec.fused.empty() && shards_.find(spec.fused)) {  // rows of the parts one after the other
+      const StoredTensor tensor = *take(spec.fused);
+      std::vector<int64_t> dims(spec.shape.dims().begin(), spec.shape.dims().end());
+      dims[0] *= spec.fused_parts;
+      set_plain(spec, tensor, Shape(dims));
+      return {{tensor}, {}, false, spec.fused_parts, spec.fused_part};
+    }
     binding_.missing.push_back(spec.name);
     return {};
   }

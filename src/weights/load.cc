@@ -41,7 +41,7 @@ void load_vector(const WeightSlot& slot, const WeightSource& source, std::byte* 
   const int64_t n = slot.spec.shape.elements();
   const StoredTensor& tensor = source.tensors[0];
   for (int64_t i = 0; i < n; ++i) {
-    const double value = read_element(tensor.tensor.data, tensor.dtype(), i);
+    const double value = read_element(tensor.tensor.data, tensor.dtype(), source.part * n + i);
     if (slot.stored == DType::f64) reinterpret_cast<double*>(out)[i] = value;
     else reinterpret_cast<float*>(out)[i] = static_cast<float>(value);
   }
@@ -67,27 +67,45 @@ void load_table(const WeightSlot& slot, const WeightSource& source, std::byte* o
 
 class Loader {
  public:
-  Loader(const WeightSlot& slot, const WeightSource& source, const Shards& shards, std::byte* out, ThreadPool& pool)
-      : slot_(slot), source_(source), shards_(shards), out_(out), pool_(pool), stack_(slot.spec.shape) {}
+  Loader(const WeightSlot& slot, const WeightSource& source, const Shards& shards, const ArenaSink& arena,
+         ThreadPool& pool)
+      : slot_(slot), source_(source), shards_(shards), arena_(arena), pool_(pool), stack_(slot.spec.shape) {}
 
   void load() {
-    if (slot_.spec.kind == WeightKind::vector) load_vector(slot_, source_, out_);
-    else if (slot_.spec.kind == WeightKind::table) load_table(slot_, source_, out_);
+    if (slot_.spec.kind == WeightKind::vector) load_vector(slot_, source_, room(0, slot_.bytes));
+    else if (slot_.spec.kind == WeightKind::table) load_table(slot_, source_, room(0, slot_.bytes));
     else load_matrices();
     for (const StoredTensor& tensor : source_.tensors) shards_.drop(tensor);
     for (const StoredTensor& tensor : source_.scales) shards_.drop(tensor);
   }
 
  private:
+  // Memory for bytes of this weight.
+  std::byte* room(int64_t offset, int64_t bytes) const {
+    CHECK(bytes <= kPieceBytes, "a piece of {} bytes of {}", bytes, slot_.spec.name);
+    return arena_(slot_.offset + offset, bytes);
+  }
+
+  // Bytes as they are, from the checkpoint to `offset` within the weight.
+  void copy(int64_t offset, const std::byte* from, int64_t bytes) const {
+    constexpr int64_t kShare = 1 << 20;  // of one thread at a time
+    for (int64_t done = 0; done < bytes; done += kPieceBytes) {
+      const int64_t piece = std::min(kPieceBytes, bytes - done);
+      std::byte* to = room(offset + done, piece);
+      pool_.run((piece + kShare - 1) / kShare, [&](int64_t i, int) {
+        const int64_t begin = i * kShare, count = std::min(kShare, piece - begin);
+        std::memcpy(to + begin, from + done + begin, static_cast<size_t>(count));
+      });
+    }
+  }
+
   void load_matrices() {
-    const int64_t block_bytes = std::max<int64_t>(1, slot_.bytes / (stack_.E * row_blocks(stack_.N)));
-    const int64_t blocks = std::max<int64_t>(1, kChunkBytes / block_bytes);
     for (int64_t e = 0; e < stack_.E; ++e) {
       if (slot_.spec.format == Format::fp8) load_fp8(e);
       else if (slot_.spec.format == Format::int4) load_int4(e);
-      else
-        for (int64_t b = 0; b < row_blocks(stack_.N); b += blocks)
-          pack(e, b, std::min(b + blocks, row_blocks(stack_.N)));
+      else if (packed() || source_.k_first) load_blocks(e);
+      else if (slot_.spec.format == Format::mxfp4) load_mxfp4(e);
+      else load_plain(e);
     }
   }
 
@@ -100,72 +118,83 @@ class Loader {
   }
 
   void load_fp8(int64_t e) {
-    const int64_t elements = stack_.N * stack_.K;
-    std::byte* out = out_ + e * matrix_bytes(slot_.spec);
-    std::memcpy(out, matrix(source_.tensors, e, elements), static_cast<size_t>(elements));
-    auto* scales = reinterpret_cast<float*>(out + (elements + 3) / 4 * 4);
+    const int64_t elements = stack_.N * stack_.K, padded = (elements + 3) / 4 * 4;
+    const int64_t start = e * matrix_bytes(slot_.spec), count = fp8_scale_count(slot_.spec);
+    copy(start, matrix(source_.tensors, e, elements), elements);
+    if (padded > elements) std::memset(room(start + elements, padded - elements), 0, static_cast<size_t>(padded - elements));
+    auto* scales = reinterpret_cast<float*>(room(start + padded, count * 4));
     const StoredTensor& stored = source_.scales[static_cast<size_t>(e)];
-    for (int64_t i = 0; i < fp8_scale_count(slot_.spec); ++i) {
-      scales[i] = read_scale(stored.tensor.data, stored.dtype(), i);
-      if (std::isnan(scales[i])) fail_data(std::string(stored.name()), "scale {} is NaN: the checkpoint is corrupt", i);
+    for (int64_t i = 0; i < count; ++i) {
+      const float scale = read_scale(stored.tensor.data, stored.dtype(), i);
+      if (std::isnan(scale)) fail_data(std::string(stored.name()), "scale {} is NaN: the checkpoint is corrupt", i);
+      std::memcpy(&scales[i], &scale, 4);
     }
   }
 
   void load_int4(int64_t e) {
     const int64_t codes = stack_.N * stack_.K / 2, scales = 2 * (stack_.N * stack_.K / kMxGroup);
-    std::byte* out = out_ + e * matrix_bytes(slot_.spec);
-    std::memcpy(out, matrix(source_.tensors, e, codes), static_cast<size_t>(codes));
-    std::memcpy(out + codes, matrix(source_.scales, e, scales), static_cast<size_t>(scales));
+    copy(e * matrix_bytes(slot_.spec), matrix(source_.tensors, e, codes), codes);
+    copy(e * matrix_bytes(slot_.spec) + codes, matrix(source_.scales, e, scales), scales);
+  }
+
+  void load_plain(int64_t e) {
+    const int64_t bytes = dtype_bytes(slot_.stored) * stack_.N * stack_.K;
+    copy(e * bytes, matrix(source_.tensors, e, bytes), bytes);
+  }
+
+  void load_mxfp4(int64_t e) {
+    const int64_t groups = stack_.K / kMxGroup, count = stack_.N * groups, start = e * mxfp4_bytes(stack_.N, stack_.K);
+    const std::byte* scales = matrix(source_.scales, e, count);
+    copy(start, matrix(source_.tensors, e, count * 16), count * 16);
+    copy(start + count * 16, scales, count);
+    const void* bad = std::memchr(scales, kE8m0Nan, static_cast<size_t>(count));
+    if (bad != nullptr) fail_nan(e, (static_cast<const std::byte*>(bad) - scales) / groups);
+  }
+
+  [[noreturn]] void fail_nan(int64_t e, int64_t row) const {
+    const size_t which = source_.scales.size() > 1 ? static_cast<size_t>(e) : 0;
+    fail_data(std::string(source_.scales[which].name()),
+              "expert {} row {} has a NaN scale (byte 0xFF): the checkpoint is corrupt", e, row);
+  }
+
+  // Of one matrix, by blocks of rows: what a layout or a stored order changes.
+  void load_blocks(int64_t e) {
+    const int64_t block_bytes = std::max<int64_t>(1, slot_.bytes / (stack_.E * row_blocks(stack_.N)));
+    const int64_t blocks = std::max<int64_t>(1, kChunkBytes / block_bytes);
+    for (int64_t b = 0; b < row_blocks(stack_.N); b += blocks)
+      pack(e, b, std::min(b + blocks, row_blocks(stack_.N)));
   }
 
   void pack(int64_t e, int64_t begin, int64_t end) {
+    const int64_t row_bytes = slot_.bytes / (stack_.E * stack_.N), first = begin * kBlockRows;
+    const int64_t last = std::min(end * kBlockRows, stack_.N), start = (e * stack_.N + first) * row_bytes;
+    // As if the whole matrix began there.
+    std::byte* to = room(start, (last - first) * row_bytes) - first * row_bytes;
     std::atomic<int64_t> bad_row{-1};
     pool_.run(end - begin, [&](int64_t i, int) {
-      if (slot_.spec.format == Format::mxfp4) pack_mxfp4_block(e, begin + i, bad_row);
-      else pack_plain_block(e, begin + i);
+      if (slot_.spec.format == Format::mxfp4) pack_mxfp4_block(e, begin + i, to, bad_row);
+      else pack_plain_block(e, begin + i, to);
     });
-    if (bad_row >= 0) {
-      const size_t which = source_.scales.size() > 1 ? static_cast<size_t>(e) : 0;
-      fail_data(std::string(source_.scales[which].name()),
-                "expert {} row {} has a NaN scale (byte 0xFF): the checkpoint is corrupt", e, bad_row.load());
-    }
-    if (source_.tensors.size() == 1 && !source_.k_first && source_.parts == 1)
-      drop_rows(e, begin * kBlockRows, std::min(end * kBlockRows, stack_.N));
+    if (bad_row >= 0) fail_nan(e, bad_row);
+    if (source_.tensors.size() == 1 && !source_.k_first && source_.parts == 1) drop_rows(e, first, last);
   }
 
-  void pack_plain_block(int64_t e, int64_t block) {
+  void pack_plain_block(int64_t e, int64_t block, std::byte* to) {
     const int64_t elem = dtype_bytes(slot_.stored), bytes = elem * stack_.N * stack_.K;
     const std::byte* from = matrix(source_.tensors, e, bytes);
-    std::byte* to = out_ + e * bytes;
     const DenseOrder order = source_.k_first ? DenseOrder::k_first : DenseOrder::rows_first;
     if (packed()) return pack_dense(from, order, elem, stack_.N, stack_.K, block, block + 1, to);
     const int64_t first = block * kBlockRows, last = std::min(first + kBlockRows, stack_.N);
-    if (!source_.k_first) {
-      std::memcpy(to + first * stack_.K * elem, from + first * stack_.K * elem,
-                  static_cast<size_t>((last - first) * stack_.K * elem));
-      return;
-    }
     for (int64_t n = first; n < last; ++n)
       for (int64_t k = 0; k < stack_.K; ++k)
         std::memcpy(to + (n * stack_.K + k) * elem, from + (k * stack_.N + n) * elem, static_cast<size_t>(elem));
   }
 
-  void pack_mxfp4_block(int64_t e, int64_t block, std::atomic<int64_t>& bad_row) {
-    const int64_t groups = stack_.K / kMxGroup, rows = stack_.N, codes_bytes = rows * groups * 16;
-    const std::byte* codes = matrix(source_.tensors, e, codes_bytes);
+  void pack_mxfp4_block(int64_t e, int64_t block, std::byte* to, std::atomic<int64_t>& bad_row) {
+    const int64_t groups = stack_.K / kMxGroup, rows = stack_.N;
+    const std::byte* codes = matrix(source_.tensors, e, rows * groups * 16);
     const std::byte* scales = matrix(source_.scales, e, rows * groups);
-    std::byte* to = out_ + e * mxfp4_bytes(rows, stack_.K);
-    if (packed()) {
-      if (const auto bad = pack_mxfp4(codes, scales, rows, stack_.K, block, block + 1, to)) bad_row = bad->row;
-      return;
-    }
-    const int64_t first = block * kBlockRows, last = std::min(first + kBlockRows, rows);
-    for (int64_t i = first * groups; i < last * groups; ++i)
-      if (scales[i] == std::byte{kE8m0Nan}) bad_row = i / groups;
-    std::memcpy(to + first * groups * 16, codes + first * groups * 16,
-                static_cast<size_t>((last - first) * groups * 16));
-    std::memcpy(to + codes_bytes + first * groups, scales + first * groups,
-                static_cast<size_t>((last - first) * groups));
+    if (const auto bad = pack_mxfp4(codes, scales, rows, stack_.K, block, block + 1, to)) bad_row = bad->row;
   }
 
   void drop_rows(int64_t e, int64_t first, int64_t last) {
@@ -182,20 +211,26 @@ class Loader {
   const WeightSlot& slot_;
   const WeightSource& source_;
   const Shards& shards_;
-  std::byte* out_;
+  const ArenaSink& arena_;
   ThreadPool& pool_;
   const Stack stack_;
 };
 
 }  // namespace
 
-void load_weights(const WeightMap& map, const Binding& binding, const Shards& shards, std::span<std::byte> arena,
+ArenaSink memory_sink(std::span<std::byte> arena) {
+  return [arena](int64_t offset, int64_t bytes) {
+    CHECK(offset >= 0 && offset + bytes <= static_cast<int64_t>(arena.size()));
+    return arena.data() + offset;
+  };
+}
+
+void load_weights(const WeightMap& map, const Binding& binding, const Shards& shards, const ArenaSink& arena,
                   ThreadPool& pool, Progress& progress) {
-  CHECK(binding.complete() && static_cast<int64_t>(arena.size()) >= map.bytes);
+  CHECK(binding.complete());
   for (size_t i = 0; i < map.slots.size(); ++i) {
-    const WeightSlot& slot = map.slots[i];
-    Loader(slot, binding.sources[i], shards, arena.data() + slot.offset, pool).load();
-    progress.advance(slot.bytes);
+    Loader(map.slots[i], binding.sources[i], shards, arena, pool).load();
+    progress.advance(map.slots[i].bytes);
   }
 }
 

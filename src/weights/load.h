@@ -1,6 +1,7 @@
 // Filling the weight arena: from a checkpoint, packed as the kernels want it, or with random numbers.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "base/progress.h"
@@ -10,9 +11,15 @@
 
 namespace moesaic {
 
-// Copies every weight into `arena` (map.bytes long). Mapped pages are dropped as soon as they are packed, so that
+// Where loaded bytes go: memory for bytes [offset, offset + bytes) of the arena, never more than kPieceBytes. They are
+// complete when the next piece is asked for, or when load_weights() returns.
+using ArenaSink = std::function<std::byte*(int64_t offset, int64_t bytes)>;
+constexpr int64_t kPieceBytes = 64 << 20;
+ArenaSink memory_sink(std::span<std::byte> arena);
+
+// Copies every weight into the arena (map.bytes long). Mapped pages are dropped as soon as they are packed, so that
 // resident memory stays near the packed size. Throws Error(data_loss) naming the tensor when a scale is NaN (0xFF).
-void load_weights(const WeightMap& map, const Binding& binding, const Shards& shards, std::span<std::byte> arena,
+void load_weights(const WeightMap& map, const Binding& binding, const Shards& shards, const ArenaSink& arena,
                   ThreadPool& pool, Progress& progress);
 
 // Fills the arena with random weights of the same formats: normal with deviation 1/sqrt(K), MXFP4 codes uniform with

@@ -120,5 +120,23 @@ TEST(Diff, BadReferences) {
   expect_refusal(run_program(diff(kMxfp4Model, "no-such-file")), 1, {"no-such-file"});
 }
 
+// Where scores tie, another choice is as right: the user reads which layer, which token and how close.
+TEST(Diff, NamesNearTies) {
+  const std::string model = MOESAIC_SOURCE_DIR "/tests/golden/deepseek_v4", reference = model + "/golden.safetensors";
+  const Finished result = run_program(diff(model, reference));
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, HasSubstr("first value out of bounds: hidden.3"));
+  EXPECT_THAT(
+      result.out,
+      HasSubstr("near-ties explain 1 of the 1 tokens out of bounds in this layer: "
+                "layers.2.attn.indexer.index_topk chose for token 34 of sequence 1 between scores 0.0e+00 apart"));
+  const JsonArray ties = json_of(diff(model, reference, {"--json"}), 1).at("near_ties").as_array();
+  ASSERT_EQ(ties.size(), 1u);
+  EXPECT_EQ(ties[0].at("token").as_int64(), 34);
+  const Finished dense = run_program(diff(kMxfp4Model, kReference, {"--bound", "1e-9"}));
+  EXPECT_EQ(dense.code, 1);
+  EXPECT_THAT(dense.out, testing::Not(HasSubstr("near-tie")));
+}
+
 }  // namespace
 }  // namespace moesaic

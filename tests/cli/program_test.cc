@@ -239,6 +239,7 @@ TEST(Chat, TerminalEditsLines) {
   TerminalProcess chat({"chat", kDemoModel, "--temperature", "0"});
   chat.expect("Ctrl-D ends");
   chat.expect("> ");
+  ASSERT_TRUE(wait_until([&] { return !chat.echoes(); }));
   // "Wht sound does an owl make?", then to the start, two to the right, and the missing letter.
   std::string keys = kOwl;
   keys.erase(2, 1);
@@ -267,6 +268,9 @@ TEST(Chat, InterruptAtThePromptRestoresTheTerminal) {
 TEST(Chat, InterruptStopsTheAnswerOnly) {
   TerminalProcess chat({"chat", kDemoModel, "--device", "ref", "-t", "1"});
   chat.expect("> ");
+  // The line editor echoes by itself. Keys that come before it has the terminal are echoed twice, and its own switching
+  // back would be taken for the end of the line.
+  ASSERT_TRUE(wait_until([&] { return !chat.echoes(); }));
   chat.type("Tell me a long story.\r");
   chat.expect("story.");
   ASSERT_TRUE(wait_until([&] { return chat.echoes(); }));  // the line editor is done

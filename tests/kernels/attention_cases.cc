@@ -53,6 +53,34 @@ void add_rope(Rng& rng, std::vector<KernelCase>& out) {
   }
 }
 
+// Shapes that matrix units serve: a bf16 cache and heads of 64 or 128, in groups that fill a block of 8 or 16 and in
+// others. Each sequence comes in chunks, then token by token beside the others, then a few tokens at a time.
+void add_matrix_gqa(Rng& rng, std::vector<KernelCase>& out) {
+  AttentionShape shape{.heads = 8, .kv_heads = 1, .D = 64, .cache = DType::bf16, .scale = 0.125};
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& lengths,
+                       const std::vector<std::vector<Chunk>>& steps) {
+    out.push_back(attention_case(
+        fmt::format("{} heads={}/{} D={} window={}", name, shape.heads, shape.kv_heads, shape.D, shape.window),
+        random_attention(rng, shape, lengths), steps));
+    out.back().desc.precision = Precision::fast;
+  };
+  const std::vector<std::vector<Chunk>> mixed = {{{0, 0, 139}, {1, 0, 5}},
+                                                 {{0, 139, 300}, {1, 5, 40}, {2, 0, 1}},
+                                                 {{2, 1, 2}, {0, 300, 301}, {1, 40, 41}},
+                                                 {{1, 41, 44}, {0, 301, 303}}};
+  add("splits", {790}, {{{0, 0, 512}}, {{0, 512, 788}}, {{0, 788, 789}}, {{0, 789, 790}}});
+  shape.heads = 12, shape.kv_heads = 2, shape.window = 128;
+  add("mixed", {303, 44, 2}, mixed);
+  shape.window = 290;
+  add("mixed", {303, 44, 2}, mixed);
+  shape.window = 0;
+  add("mixed", {303, 44, 2}, mixed);
+  shape.D = 128, shape.heads = 10, shape.kv_heads = 1, shape.scale = 0.09, shape.sinks = false;
+  add("mixed", {303, 44, 2}, mixed);
+  shape.heads = 3, shape.window = 70;
+  add("mixed", {303, 44, 2}, mixed);
+}
+
 void add_gqa(Rng& rng, std::vector<KernelCase>& out) {
   constexpr int64_t kWindows[] = {0, 8, 64, 100, 128};
   int i = 0;
@@ -73,6 +101,7 @@ void add_gqa(Rng& rng, std::vector<KernelCase>& out) {
   const AttentionData data = random_attention(rng, real, {1300});
   out.push_back(
       attention_case("1300 tokens, the last alone", data, {{{0, 0, 1297}}, {{0, 1297, 1299}}, {{0, 1299, 1300}}}));
+  add_matrix_gqa(rng, out);
   const AttentionData none = random_attention(rng, {}, {5});
   out.push_back(attention_case("no tokens", none, {{}, {{0, 0, 5}}}));
 }

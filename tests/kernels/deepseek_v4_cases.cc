@@ -132,8 +132,11 @@ void add_entry_attend(Rng& rng, std::vector<KernelCase>& out) {
       const EntryData data = random_entries(rng, size, {129, 1, 65, 3, 64, 17, 300});
       const std::string name = fmt::format("heads={} D={} window={} ratio={} chosen={} {}", size.heads, size.D,
                                            size.window, size.ratio, size.chosen, dtype_name(cache));
-      out.push_back(entry_case(name + " whole", data, in_chunks(data.places, 1000)));
-      out.push_back(entry_case(name + " together", data, together(data.places, 30)));
+      for (auto& [cut, steps] :
+           {std::pair{" whole", in_chunks(data.places, 1000)}, std::pair{" together", together(data.places, 30)}}) {
+        out.push_back(entry_case(name + cut, data, steps));
+        if (cache == DType::bf16) out.back().desc.precision = Precision::fast;
+      }
     }
   }
   const EntryData data =
@@ -143,6 +146,15 @@ void add_entry_attend(Rng& rng, std::vector<KernelCase>& out) {
 }
 
 void add_grouped_linear(Rng& rng, std::vector<KernelCase>& out) {
+  for (int64_t tokens : {0, 1, 9, 40, 70}) {  // for matrix units, which truncate
+    const Bounds now{tokens, 0};
+    out.push_back(make_case(fmt::format("fast T={}", tokens), Op::grouped_linear, {{Attr::groups, 3}},
+                            {normal_operand(rng, {Symbol::T, 3 * 96}, now),
+                             weight_operand(rng, WeightKind::matrix, {3 * 16, 96}, DType::bf16, 0.1)},
+                            now));
+    out.back().desc.precision = Precision::fast;
+    out.back().tolerance = {.per_magnitude = (96 + 2) * 2 * kUnit, .absolute = 0x1p-126};
+  }
   for (int64_t tokens : kCaseTokens) {
     for (auto [groups, N, K] : {std::array<int64_t, 3>{2, 16, 64}, {3, 32, 100}, {1, 48, 33}, {8, 80, 32}}) {
       const Bounds now{tokens, 0};

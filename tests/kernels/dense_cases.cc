@@ -1,8 +1,9 @@
-// Cases of embed, rms_norm, add, add_rms_norm, linear and last_token.
+// Cases of embed, rms_norm, add, add_rms_norm, linear, last_token and join_hidden.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/kernel_harness.h"
+#include "quant/bf16.h"
 
 namespace moesaic {
 namespace {
@@ -15,7 +16,7 @@ std::vector<Size> dense_sizes() {
   std::vector<Size> sizes;
   for (int64_t tokens : kCaseTokens)
     for (int64_t hidden : {32, 96, 100}) sizes.push_back({tokens, hidden});
-  sizes.push_back({3, 2880});
+  for (int64_t hidden : {1030, 2880, 7168}) sizes.push_back({3, hidden});
   return sizes;
 }
 
@@ -96,7 +97,57 @@ Tolerance dot_tolerance(int64_t K) {
   return {.per_magnitude = static_cast<double>(K + 2) * kUnit, .absolute = 0x1p-140};
 }
 
+// INT4 [N, K]: codes, then a positive bf16 scale per group of 32.
+TestOperand int4_operand(Rng& rng, int64_t N, int64_t K) {
+  constexpr uint8_t kScales[] = {127};
+  TestOperand operand = mxfp4_operand(rng, WeightKind::matrix, {N, K}, kScales);
+  operand.desc.format = Format::int4;
+  operand.stored.resize(static_cast<size_t>(N * K / 2));
+  for (int64_t g = 0; g < N * K / 32; ++g) {
+    const uint16_t scale = float_to_bf16(static_cast<float>(0.02 * std::exp(rng.normal())));
+    for (int b = 0; b < 2; ++b) operand.stored.push_back(static_cast<std::byte>(scale >> (8 * b)));
+  }
+  return operand;
+}
+
+// In every weight format; fp8 in blocks of 128 x 128, and of one row.
+std::vector<TestOperand> weights_of_all_formats(Rng& rng, int64_t N, int64_t K) {
+  constexpr uint8_t kScales[] = {0, 120, 125, 127};
+  return {weight_operand(rng, WeightKind::matrix, {N, K}, DType::bf16, 0.1),
+          weight_operand(rng, WeightKind::matrix, {N, K}, DType::f16, 0.1),
+          fp8_operand(rng, WeightKind::matrix, {N, K}, 128, 128),
+          fp8_operand(rng, WeightKind::matrix, {N, K}, 1, 64),
+          mxfp4_operand(rng, WeightKind::matrix, {N, K}, kScales),
+          int4_operand(rng, N, K)};
+}
+
+// For kernels on matrix units, which truncate where others round: twice the error. Weights that are not bf16 may be
+// rounded to it, by 2^-8 of themselves.
+void add_fast_linear(Rng& rng, std::vector<KernelCase>& out) {
+  const auto add = [&](int64_t tokens, TestOperand weight) {
+    const int64_t N = weight.desc.type.dim(0).factor, K = weight.desc.type.dim(1).factor;
+    const Bounds now{tokens, 0};
+    const bool exact = weight.desc.stored == DType::bf16;
+    std::string name = fmt::format("fast T={} N={} K={} format {} {}", tokens, N, K,
+                                   static_cast<int>(weight.desc.format), dtype_name(weight.desc.stored));
+    std::vector<TestOperand> inputs{normal_operand(rng, {Symbol::T, K}, now), std::move(weight)};
+    if (tokens % 2 == 1) inputs.push_back(vector_operand(rng, {N}, 0.3));
+    out.push_back(make_case(std::move(name), Op::linear, {}, std::move(inputs), now));
+    out.back().desc.precision = Precision::fast;
+    out.back().tolerance = {.per_magnitude = static_cast<double>(K + 2) * 2 * kUnit + (exact ? 0 : 0x1p-8),
+                            .absolute = 0x1p-126};
+  };
+  for (int64_t tokens : {0, 1, 8, 9, 17, 33, 64, 65, 129, 257}) {
+    add(tokens, weight_operand(rng, WeightKind::matrix, {33, 96}, DType::bf16, 0.1));
+    if (tokens < 65) add(tokens, weight_operand(rng, WeightKind::matrix, {201, 64}, DType::bf16, 0.1));
+  }
+  for (int64_t tokens : {3, 13, 18, 50, 70})
+    for (TestOperand& weight : weights_of_all_formats(rng, 40, 160)) add(tokens, std::move(weight));
+  for (int64_t tokens : {2, 66}) add(tokens, weight_operand(rng, WeightKind::matrix, {24, 2880}, DType::bf16, 0.02));
+}
+
 void add_linear(Rng& rng, std::vector<KernelCase>& out) {
+  add_fast_linear(rng, out);
   for (int64_t tokens : kCaseTokens) {
     for (auto [N, K] : {std::pair<int64_t, int64_t>{8, 32}, {32, 96}, {100, 100}, {201, 64}}) {
       for (DType stored : {DType::bf16, DType::f16, DType::f32}) {
@@ -141,6 +192,24 @@ void add_last_token(Rng& rng, std::vector<KernelCase>& out) {
   }
 }
 
+// Hidden states of more rows than there are tokens, wider or narrower than x, taken in any order.
+void add_join_hidden(Rng& rng, std::vector<KernelCase>& out) {
+  for (const Size& size : dense_sizes()) {
+    for (int64_t D : {size.hidden, int64_t{36}}) {
+      const Bounds now{size.tokens, 0};
+      const int64_t rows = size.tokens + 2;
+      TestBatch batch;
+      for (int64_t i = 0; i < rows * D; ++i) batch.hidden.push_back(static_cast<float>(rng.normal() * 30));
+      batch.hidden_wide.assign(batch.hidden.begin(), batch.hidden.end());
+      for (int64_t t = 0; t < size.tokens; ++t) batch.hidden_rows.push_back(static_cast<int32_t>(rng.below(rows)));
+      out.push_back(make_case(label(size) + fmt::format(" D={}", D), Op::join_hidden, {{Attr::eps, 1e-5}},
+                              {normal_operand(rng, {Symbol::T, size.hidden}, now), vector_operand(rng, {D}, 0.2, 1)},
+                              now, std::move(batch)));
+      out.back().tolerance = {.ulps = norm_ulps(D)};  // and x is copied
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<KernelCase> dense_cases(Op op, Rng& rng) {
@@ -151,6 +220,7 @@ std::vector<KernelCase> dense_cases(Op op, Rng& rng) {
   if (op == Op::add) add_sums(rng, out);
   if (op == Op::linear) add_linear(rng, out);
   if (op == Op::last_token) add_last_token(rng, out);
+  if (op == Op::join_hidden) add_join_hidden(rng, out);
   return out;
 }
 

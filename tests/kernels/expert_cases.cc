@@ -31,18 +31,41 @@ std::vector<ExpertShape> expert_shapes() {
   shapes.push_back({129, 8, 1, 48, 64, Skew::first, true});  // one expert with all tokens
   shapes.push_back({7, 128, 4, 32, 64, Skew::even, false});
   shapes.push_back({3, 4, 2, 96, 2880, Skew::even, true});
+  shapes.push_back({300, 2, 1, 160, 160, Skew::first, true});  // one expert with many tokens, one with none
+  shapes.push_back({70, 3, 2, 208, 160, Skew::even, false});
+  shapes.push_back({40, 2, 2, 64, 608, Skew::even, true});
+  shapes.push_back({6, 16, 2, 48, 160, Skew::favourites, false});
+  shapes.push_back({20, 4, 2, 36, 256, Skew::even, true});
+  shapes.push_back({9, 4, 2, 33, 512, Skew::even, false});  // an odd number of outputs
   return shapes;
 }
 
-enum class Weights { bf16, f16, f32, mxfp4, mxfp4_extreme };
+enum class Weights { bf16, f16, f32, mxfp4, mxfp4_extreme, int4 };
 
 std::string weights_name(Weights weights) {
-  constexpr const char* kNames[] = {"bf16", "f16", "f32", "mxfp4", "mxfp4 with extreme scales"};
+  constexpr const char* kNames[] = {"bf16", "f16", "f32", "mxfp4", "mxfp4 with extreme scales", "int4"};
   return kNames[static_cast<int>(weights)];
+}
+
+// Per matrix random codes, then bf16 scales.
+TestOperand int4_experts(Rng& rng, const ExpertShape& s) {
+  TestOperand operand;
+  operand.desc.type = {DType::f32, {s.experts, s.N, s.K}};
+  operand.desc.is_weight = true, operand.desc.kind = WeightKind::experts, operand.desc.format = Format::int4;
+  for (int64_t e = 0; e < s.experts; ++e) {
+    for (int64_t i = 0; i < s.N * s.K / 2; ++i) operand.stored.push_back(static_cast<std::byte>(rng.below(256)));
+    for (int64_t i = 0; i < s.N * s.K / kMxGroup; ++i) {
+      const uint16_t scale = float_to_bf16(static_cast<float>(0.05 * std::exp(rng.normal())));
+      operand.stored.push_back(static_cast<std::byte>(scale & 255));
+      operand.stored.push_back(static_cast<std::byte>(scale >> 8));
+    }
+  }
+  return operand;
 }
 
 TestOperand expert_weights(Rng& rng, Weights weights, const ExpertShape& s) {
   const std::vector<int64_t> shape{s.experts, s.N, s.K};
+  if (weights == Weights::int4) return int4_experts(rng, s);
   if (weights == Weights::mxfp4_extreme) {
     constexpr uint8_t kScales[] = {0, 1, 127, 254};
     return mxfp4_operand(rng, WeightKind::experts, shape, kScales);
@@ -119,8 +142,10 @@ Attrs expert_attrs(bool gather, bool swiglu) {
 
 void add_experts(Rng& rng, std::vector<KernelCase>& out, bool swiglu) {
   for (const ExpertShape& s : expert_shapes()) {
-    for (Weights weights : {Weights::bf16, Weights::f16, Weights::f32, Weights::mxfp4, Weights::mxfp4_extreme}) {
+    for (Weights weights :
+         {Weights::bf16, Weights::f16, Weights::f32, Weights::mxfp4, Weights::mxfp4_extreme, Weights::int4}) {
       if (swiglu && weights == Weights::mxfp4_extreme) continue;  // its products are no input of an activation
+      if (swiglu && s.N % 2 != 0) continue;
       if (s.K == 2880 && weights != Weights::bf16 && weights != Weights::mxfp4) continue;
       const std::vector<TestOperand> inputs = expert_inputs(rng, s, weights);
       for (Precision precision : {Precision::float32, Precision::fast}) {

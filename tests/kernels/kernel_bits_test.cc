@@ -69,7 +69,7 @@ KernelStep only_token(const OpDesc& desc, const KernelStep& step, int64_t t) {
     const auto from = step.inputs[i].values.begin() + t * width;
     alone.inputs[i].values.assign(from, from + width);
   }
-  for (auto* values : {&alone.batch.token_ids, &alone.batch.positions})
+  for (auto* values : {&alone.batch.token_ids, &alone.batch.positions, &alone.batch.hidden_rows})
     if (!values->empty()) *values = {(*values)[static_cast<size_t>(t)]};
   if (!step.batch.image_rows.empty()) alone.batch.image_rows = {step.batch.image_rows[static_cast<size_t>(t)]};
   return alone;
@@ -89,18 +89,31 @@ void expect_alone_as_together(const Kernel& kernel, const KernelCase& test) {
   }
 }
 
-TEST(KernelBits, TokensDoNotDependOnNeighbours) {
+void expect_tokens_alone_as_together(Backend backend, std::span<const Op> ops) {
   Rng rng = fresh_rng();
-  constexpr Op kByToken[] = {Op::embed,          Op::rms_norm,   Op::add,           Op::add_rms_norm,   Op::linear,
-                             Op::rope,           Op::route,      Op::rope_table,    Op::clamped_swiglu, Op::kda_gate,
-                             Op::gated_rms_norm, Op::mla_absorb, Op::mla_up,        Op::layer_norm,     Op::hc_expand,
-                             Op::hc_pre,         Op::hc_post,    Op::grouped_linear};
-  for (const Kernel* kernel : registry_of(Backend::cpu).kernels()) {
-    if (std::find(std::begin(kByToken), std::end(kByToken), kernel->op) == std::end(kByToken)) continue;
+  for (const Kernel* kernel : registry_of(backend).kernels()) {
+    if (std::find(ops.begin(), ops.end(), kernel->op) == ops.end()) continue;
     for (const KernelCase& test : kernel_cases(kernel->op, rng))
       if (test.steps[0].now.tokens > 1 && test.steps[0].now.rows == 0 && refusal(*kernel, test) == nullptr)
         expect_alone_as_together(*kernel, test);
   }
+}
+
+TEST(KernelBits, TokensDoNotDependOnNeighbours) {
+  constexpr Op kByToken[] = {
+      Op::embed,      Op::rms_norm,       Op::add,      Op::add_rms_norm,   Op::linear,     Op::rope,   Op::route,
+      Op::rope_table, Op::clamped_swiglu, Op::kda_gate, Op::gated_rms_norm, Op::mla_absorb, Op::mla_up, Op::layer_norm,
+      Op::hc_expand,  Op::hc_pre,         Op::hc_post,  Op::grouped_linear, Op::join_hidden};
+  expect_tokens_alone_as_together(Backend::cpu, kByToken);
+}
+
+TEST(KernelBits, TokensDoNotDependOnNeighboursWithCuda) {
+  if (!cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
+  constexpr Op kByToken[] = {Op::embed,        Op::rms_norm,       Op::add,        Op::add_rms_norm,   Op::slice,
+                             Op::glu,          Op::gelu,           Op::rope,       Op::rope_table,     Op::route,
+                             Op::sigmoid_gate, Op::clamped_swiglu, Op::layer_norm, Op::gated_rms_norm, Op::join_hidden,
+                             Op::attn_res};
+  expect_tokens_alone_as_together(Backend::cuda, kByToken);
 }
 
 // An expert's row alone, against the same row among others: the first expert gets rows 0 to n-1, or one of them.

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "kernels/ref/ref.h"
+#include "support/mirror.h"
 #include "weights/layout.h"
 
 namespace moesaic {
@@ -18,6 +19,7 @@ constexpr std::byte kGuard{0xA5};
 constexpr int kThreads = 3;
 
 DeviceInfo device_for(Backend backend, int threads) {
+  if (backend == Backend::cuda) return test_device(backend).info();
   DeviceInfo device;
   device.backend = backend, device.isa = cpu_isa(), device.threads = threads;
   return device;
@@ -37,6 +39,8 @@ class Guarded {
   Guarded(const Guarded& other) : Guarded(std::span(other.memory_).subspan(other.start_, other.bytes_)) {}
 
   std::byte* data() { return memory_.data() + start_; }
+  // The content as a kernel is given it; guards and all are copied, so that a write around it is noticed.
+  std::byte* in(Mirror& mirror) { return mirror.of(std::span(memory_), true) + start_; }
   std::vector<std::byte> content() {
     std::vector<std::byte> out(bytes_);
     std::copy_n(data(), bytes_, out.data());
@@ -141,7 +145,10 @@ struct TestCache {
     block_memory.assign(static_cast<size_t>(blocks * (block_bytes + kGap)), pattern);
     slot_memory.assign(static_cast<size_t>(slots * (slot_bytes + kGap)), pattern);
   }
-  CacheView view() { return {block_memory.data(), block_bytes + kGap, slot_memory.data(), slot_bytes + kGap}; }
+  CacheView view(Mirror& mirror) {
+    return {mirror.of(std::span(block_memory), true), block_bytes + kGap, mirror.of(std::span(slot_memory), true),
+            slot_bytes + kGap};
+  }
   bool intact() const {
     const auto clean = [&](const std::vector<std::byte>& memory, int64_t count, int64_t bytes) {
       for (int64_t i = 0; i < count; ++i)
@@ -185,12 +192,14 @@ void run_step(const RunPlan& plan, const KernelStep& step, TestCache& cache, Ker
 
   std::vector<std::byte*> in, out;
   std::vector<std::vector<std::byte>> before;
-  for (Guarded& input : inputs) in.push_back(input.data()), before.push_back(input.content());
-  for (Guarded& output : outputs) out.push_back(output.data());
-  const BatchView batch = step.batch.view();
-  const Args args{.in = in, .out = out, .now = step.now, .batch = &batch, .cache = cache.view()};
+  Mirror mirror(plan.kernel.backend);
+  for (Guarded& input : inputs) in.push_back(input.in(mirror)), before.push_back(input.content());
+  for (Guarded& output : outputs) out.push_back(output.in(mirror));
+  const BatchView batch = step.batch.view(plan.kernel.backend, mirror);
+  const Args args{.in = in, .out = out, .now = step.now, .batch = &batch, .cache = cache.view(mirror)};
   Stream stream = plan.stream;
-  plan.kernel.launch(plan.desc, args, workspace.data(), stream);
+  plan.kernel.launch(plan.desc, args, workspace.in(mirror), stream);
+  mirror.finish();
 
   run.outputs.emplace_back();
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -227,7 +236,27 @@ const Kernel& reference_kernel(Op op) {
 
 }  // namespace
 
-BatchView TestBatch::view() const {
+BatchView TestBatch::view(Backend backend, Mirror& mirror) const {
+  BatchView batch = view(backend);
+  const auto copy = [&](auto*& array, const auto& host) {
+    array = mirror.of(host.data(), static_cast<int64_t>(host.size()));
+  };
+  copy(batch.token_ids, token_ids), copy(batch.positions, positions), copy(batch.sequence_of, sequence_of);
+  copy(batch.sequence_offsets, sequence_offsets), copy(batch.block_tables, block_tables);
+  copy(batch.state_slots, state_slots), copy(batch.output_rows, output_rows), copy(batch.patches, patches);
+  copy(batch.hidden_rows, hidden_rows);
+  if (backend == Backend::cuda)
+    batch.hidden = reinterpret_cast<const std::byte*>(mirror.of(hidden.data(), static_cast<int64_t>(hidden.size())));
+  if (image_rows.empty()) return batch;
+  device_rows.clear();  // pointers to the images' place on the device
+  const float* there = mirror.of(images->data(), static_cast<int64_t>(images->size()));
+  for (const float* row : image_rows) device_rows.push_back(row != nullptr ? there + (row - images->data()) : nullptr);
+  copy(batch.image_rows, device_rows);
+  return batch;
+}
+
+BatchView TestBatch::view(Backend backend) const {
+  const bool wide = backend == Backend::ref;
   return {.tokens = static_cast<int64_t>(positions.size()),
           .sequences = static_cast<int64_t>(sequence_offsets.size()) - 1,
           .rows = static_cast<int64_t>(output_rows.size()),
@@ -240,6 +269,9 @@ BatchView TestBatch::view() const {
           .output_rows = output_rows.data(),
           .max_blocks = max_blocks,
           .image_rows = image_rows.empty() ? nullptr : image_rows.data(),
+          .hidden = wide ? reinterpret_cast<const std::byte*>(hidden_wide.data())
+                         : reinterpret_cast<const std::byte*>(hidden.data()),
+          .hidden_rows = hidden_rows.data(),
           .patches = patches.data(),
           .grid_rows = grid_rows,
           .grid_columns = grid_columns};
@@ -271,6 +303,7 @@ KernelRun run_kernel(const Kernel& kernel, const KernelCase& test, uint8_t fill,
   ThreadPool pool(threads);
   RunPlan plan{
       kernel, desc_for(kernel.backend, test.desc), device_for(kernel.backend, threads), {&pool}, std::byte{fill}};
+  if (kernel.backend == Backend::cuda) plan.stream = test_device(Backend::cuda).stream();
   TestCache cache(test, plan.desc, plan.fill);
   KernelRun run;
   for (const KernelStep& step : test.steps) run_step(plan, step, cache, run);
@@ -380,7 +413,10 @@ void compare_output(const std::string& where, const Tolerance& tolerance, const 
 void expect_matches(const Kernel& kernel, const KernelCase& given) {
   KernelCase exact = given;
   exact.desc.precision = Precision::float32;
-  const KernelCase test = refusal(kernel, exact) != nullptr ? rounded_experts(given) : given;
+  const bool rounds = refusal(kernel, exact) != nullptr;
+  const KernelCase test = !rounds                           ? given
+                          : kernel.backend == Backend::cuda ? rounded_bf16(given)
+                                                            : rounded_experts(given);
   const KernelRun run = run_kernel(kernel, given, 0xFF, kThreads), again = run_kernel(kernel, given, 0x5A, 1);
   EXPECT_EQ(run.violation, "") << kernel.name << " " << test.name;
   EXPECT_EQ(again.violation, "") << kernel.name << " " << test.name;

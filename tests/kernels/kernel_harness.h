@@ -15,6 +15,8 @@
 
 namespace moesaic {
 
+class Mirror;
+
 // One input: what the kernel sees and what the reference sees.
 struct TestOperand {
   OperandDesc desc;
@@ -47,8 +49,14 @@ struct TestBatch {
   std::vector<const float*> image_rows;
   std::vector<float> patches;
   int64_t grid_rows = 0, grid_columns = 0;
+  std::vector<float> hidden;  // and the same for the reference
+  std::vector<double> hidden_wide;
+  std::vector<int32_t> hidden_rows;
 
-  BatchView view() const;
+  mutable std::vector<const float*> device_rows;  // of the view made last
+
+  BatchView view(Backend backend = Backend::cpu) const;
+  BatchView view(Backend backend, Mirror& mirror) const;  // on the mirror's device
 };
 
 struct KernelStep {
@@ -94,6 +102,8 @@ KernelRun run_kernel(const Kernel& kernel, const KernelCase& test, uint8_t fill 
 std::vector<Values> reference(const KernelCase& test);
 Values reference_of_step(const OpDesc& desc, const KernelStep& step);
 KernelCase rounded_experts(const KernelCase& test);
+// The same for CUDA kernels that refuse Precision::float32: their first operand is rounded to bf16.
+KernelCase rounded_bf16(const KernelCase& test);
 KernelStep absolute(const KernelStep& step);
 
 // Why the kernel does not take the case; null when it does.

@@ -79,6 +79,7 @@ void add_attend_case(std::string name, const PagedData& data, const LatentSize& 
                      const std::vector<std::vector<Chunk>>& steps, std::vector<KernelCase>& out) {
   const double scale = 0.5 / std::sqrt(static_cast<double>(size.L + size.rope));
   out.push_back(paged_case(name, Op::mla_attend, latent_attrs(size, scale), data, steps, cache, {1, 2}));
+  if (cache == DType::bf16) out.back().desc.precision = Precision::fast;
   out.back().tolerance = {.per_magnitude = attend_units(data, size, scale) * kUnit, .absolute = 0x1p-140};
   const double top = 1.01 * largest(data, 1);  // bf16 rounds latents up by 2^-9 at most
   out.back().magnitude = [top](const KernelCase& test, size_t step) {
@@ -100,9 +101,14 @@ void add_attend(Rng& rng, std::vector<KernelCase>& out) {
       }
     }
   }
-  const LatentSize real{16, 512, 64};  // DeepSeek's rows, several splits
+  const LatentSize real{4, 512, 64};  // DeepSeek's rows, several splits
   const PagedData data = random_paged(rng, latent_widths(real), {700});
   add_attend_case("700 tokens, the last alone", data, real, DType::f32, {{{0, 0, 699}}, {{0, 699, 700}}}, out);
+  const LatentSize wide{40, 512, 64}, narrow{20, 32, 16};  // for matrix units
+  const PagedData few = random_paged(rng, latent_widths(wide), {70});
+  add_attend_case("40 heads of 512", few, wide, DType::bf16, {{{0, 0, 69}}, {{0, 69, 70}}}, out);
+  const PagedData many = random_paged(rng, latent_widths(narrow), {560});
+  add_attend_case("560 tokens, the last alone", many, narrow, DType::bf16, {{{0, 0, 559}}, {{0, 559, 560}}}, out);
   const LatentSize small{4, 32, 16};
   const PagedData none = random_paged(rng, latent_widths(small), {5});
   add_attend_case("no tokens", none, small, DType::f32, {{}, {{0, 0, 5}}}, out);
@@ -115,14 +121,20 @@ void add_index(Rng& rng, std::vector<KernelCase>& out) {
     for (const IndexSize& size :
          {IndexSize{4, 32, 8}, {20, 16, 33}, {1, 16, 1}, {4, 32, 200}, {4, 32, 8, 64}, {3, 16, 33, 128}}) {
       const PagedData data = integer_paged(rng, index_widths(size), {129, 1, 65, 2, 17, 64});
-      const std::string name = fmt::format("heads={} D={} top_k={} hash_bits={} cache={}", size.heads, size.D,
-                                           size.top_k, size.hash_bits, dtype_name(cache));
-      for (const auto& steps : {in_chunks(data, 200), together(data, 30)}) {
-        out.push_back(paged_case(name, Op::index_topk, index_attrs(size, 0.125), data, steps, cache));
-        out.back().magnitude = [](const KernelCase& test, size_t step) {  // integers have no tolerance
-          const auto n = test.steps[step].now.of(test.desc.out(0).type.dim(0)) * test.desc.out(0).type.dim(1).factor;
-          return Values{std::vector<double>(static_cast<size_t>(n))};
-        };
+      for (int64_t ratio : {1, 4}) {
+        if (ratio > 1 && (size.hash_bits > 0 || size.top_k == 1)) continue;
+        const std::string name = fmt::format("heads={} D={} top_k={} hash_bits={} ratio={} cache={}", size.heads,
+                                             size.D, size.top_k, size.hash_bits, ratio, dtype_name(cache));
+        Attrs attrs = index_attrs(size, 0.125);
+        if (ratio > 1) attrs.set(Attr::ratio, static_cast<double>(ratio));
+        for (const auto& steps : {in_chunks(data, 200), together(data, 30)}) {
+          out.push_back(paged_case(name, Op::index_topk, attrs, data, steps, cache));
+          if (cache == DType::bf16) out.back().desc.precision = Precision::fast;
+          out.back().magnitude = [](const KernelCase& test, size_t step) {  // integers have no tolerance
+            const auto n = test.steps[step].now.of(test.desc.out(0).type.dim(0)) * test.desc.out(0).type.dim(1).factor;
+            return Values{std::vector<double>(static_cast<size_t>(n))};
+          };
+        }
       }
     }
   }
@@ -132,7 +144,8 @@ void add_index(Rng& rng, std::vector<KernelCase>& out) {
 
 void add_layer_norm(Rng& rng, std::vector<KernelCase>& out) {
   for (int64_t tokens : kCaseTokens) {
-    for (int64_t H : {16, 100, 128}) {
+    for (int64_t H : {16, 100, 128, 1152}) {
+      if (H == 1152 && tokens > 3) continue;
       const Bounds now{tokens, 0};
       out.push_back(make_case(fmt::format("T={} H={}", tokens, H), Op::layer_norm, {{Attr::eps, 1e-6}},
                               {normal_operand(rng, {Symbol::T, H}, now, tokens % 2 == 0 ? 1 : 1e3),

@@ -166,4 +166,15 @@ KernelCase rounded_experts(const KernelCase& test) {
   return out;
 }
 
+KernelCase rounded_bf16(const KernelCase& test) {
+  KernelCase out = test;
+  for (KernelStep& step : out.steps)
+    for (double& v : step.inputs[0].values)
+      v = static_cast<double>(bf16_to_float(float_to_bf16(static_cast<float>(v))));
+  // Attention rounds its weights too, each by 2^-8 of itself at most; their total is that of the exact ones.
+  if (out.desc.op == Op::gqa || out.desc.op == Op::mla_attend || out.desc.op == Op::entry_attend)
+    out.tolerance.per_magnitude += 0x1p-8;
+  return out;
+}
+
 }  // namespace moesaic

@@ -36,12 +36,31 @@ void add_route(Rng& rng, std::vector<KernelCase>& out) {
   }
 }
 
+// As random_ids, with about one token in `of` of no expert; 0: none.
+TestOperand ids_with_gaps(Rng& rng, int64_t tokens, const Routing& r, Skew skew, int64_t of) {
+  TestOperand ids = random_ids(rng, tokens, r.top_k, r.experts, skew);
+  for (int64_t t = 0; of > 0 && t < tokens; ++t)
+    if (rng.below(of) == 0) std::fill_n(ids.integers.begin() + t * r.top_k, r.top_k, -1);
+  return ids;
+}
+
 void add_dispatch(Rng& rng, std::vector<KernelCase>& out) {
+  const auto add = [&](int64_t tokens, const Routing& r, Skew skew, int64_t gaps) {
+    out.push_back(make_case(label(tokens, r), Op::dispatch, {{Attr::experts, static_cast<double>(r.experts)}},
+                            {ids_with_gaps(rng, tokens, r, skew, gaps)}, {tokens, 0}));
+  };
   for (int64_t tokens : kCaseTokens)
-    for (const Routing& r : kRoutings)
-      for (Skew skew : {Skew::even, Skew::favourites, Skew::first})
-        out.push_back(make_case(label(tokens, r), Op::dispatch, {{Attr::experts, static_cast<double>(r.experts)}},
-                                {random_ids(rng, tokens, r.top_k, r.experts, skew)}, {tokens, 0}));
+    for (const Routing& r : kRoutings) {
+      for (Skew skew : {Skew::even, Skew::favourites, Skew::first}) add(tokens, r, skew, 0);
+      add(tokens, r, Skew::even, 3);
+    }
+  add(5, {7, 2}, Skew::even, 1);  // no row at all
+  add(129, {1000, 22}, Skew::even, 0);
+  add(400, {33, 20}, Skew::even, 9);
+  add(1024, {8, 8}, Skew::first, 0);  // 8192 rows
+  add(1025, {8, 8}, Skew::even, 5);
+  add(2051, {96, 6}, Skew::favourites, 0);
+  add(3000, {1024, 4}, Skew::even, 4);
 }
 
 void add_combine(Rng& rng, std::vector<KernelCase>& out) {
@@ -51,7 +70,9 @@ void add_combine(Rng& rng, std::vector<KernelCase>& out) {
       const int64_t H = r.experts == 128 ? 100 : r.experts == 16 && tokens == 17 ? 2880 : 96;
       const KernelCase sorted = make_case("", Op::dispatch, {{Attr::experts, static_cast<double>(r.experts)}},
                                           {random_ids(rng, tokens, r.top_k, r.experts, Skew::even)}, now);
-      const std::vector<double> places = reference(sorted)[0][2];
+      std::vector<double> places = reference(sorted)[0][2];
+      for (size_t i = 0; tokens % 2 == 0 && i < places.size(); ++i)  // tokens, and single slots, of no expert
+        if (rng.below(5) == 0 || i / static_cast<size_t>(r.top_k) == 1) places[i] = -1;
       out.push_back(make_case(label(tokens, r) + fmt::format(" H={}", H), Op::combine, {},
                               {normal_operand(rng, {Dim(Symbol::T, r.top_k), H}, now),
                                integer_operand({Dim(Symbol::T, r.top_k)}, {places.begin(), places.end()}),

@@ -1,5 +1,5 @@
-// DeepSeek-V4: every layer against Hugging Face's float32 values, and that neither chunks nor copies of the cache
-// matter.
+// DeepSeek-V4: neither chunks nor copies of the cache matter, and the published names and formats. Every layer against
+// Hugging Face's values is in dsa_golden_test.cc.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,51 +39,6 @@ std::vector<Ids> read_ids(const OwnedTensor& t) {
   }
   return rows;
 }
-
-// Relative L2 of row `row` of a value [rows, width].
-double row_difference(const std::vector<double>& got, const OwnedTensor& want, size_t row, size_t rows) {
-  const size_t width = got.size() / rows;
-  double difference = 0, square = 0;
-  for (size_t i = row * width; i < (row + 1) * width; ++i) {
-    float w;
-    std::memcpy(&w, want.bytes.data() + i * 4, 4);
-    difference += (got[i] - static_cast<double>(w)) * (got[i] - static_cast<double>(w));
-    square += static_cast<double>(w) * static_cast<double>(w);
-  }
-  return std::sqrt(difference / square);
-}
-
-// With 4 indexer heads many scores are exactly 0, and these tokens choose among equal ones; the reference's choice
-// (torch.topk leaves it open) follows from the length of the whole sequence, ours is the lowest entry. A token that
-// chose otherwise differs from its layer's output on, and so does in later layers whatever sees it.
-bool may_differ(size_t sequence, size_t token, size_t value) {
-  const auto any = [&](std::initializer_list<size_t> tokens) {
-    return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
-  };
-  if (sequence == 0) return value >= 5 && any({49, 56, 88});
-  return value == 3 ? any({34}) : value > 3 && token >= 34;
-}
-
-class DeepSeekV4Golden : public testing::TestWithParam<Backend> {};
-
-TEST_P(DeepSeekV4Golden, EveryTokenOfEveryLayer) {
-  const TensorMap reference = read_tensors(golden(kModel) + "/golden.safetensors");
-  const std::vector<Ids> ids = read_ids(reference.at("input_ids"));
-  const size_t T = ids[0].size();
-  LoadedModel loaded = load_model(options_for(golden(kModel), GetParam(), 2, static_cast<int64_t>(T)));
-  const Forward result = forward(loaded, ids);
-  ASSERT_EQ(result.named.size(), 7u);  // hidden.0 to hidden.5 and the logits
-  for (size_t value = 0; value < 7; ++value) {
-    const auto& [name, tap] = result.named[value];
-    for (size_t row = 0; row < 2 * T; ++row) {
-      if (may_differ(row / T, row % T, value)) continue;
-      EXPECT_LE(row_difference(tap.values, reference.at(name), row, 2 * T), 1e-5)
-          << name << " sequence " << row / T << " token " << row % T;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(, DeepSeekV4Golden, testing::Values(Backend::ref, Backend::cpu));
 
 // One sequence's cache, and the logits of every token so far.
 struct Session {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/image_prompt.h"
 #include "engine/taps.h"
 #include "support/checkpoint.h"
 
@@ -35,6 +36,7 @@ double relative_l2(std::span<const double> got, std::span<const double> want) {
 class KimiK25 : public testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {
+    if (GetParam() == Backend::cuda && !cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
     golden_ = read_tensors(golden("kimi_k25") + "/golden.safetensors");
     const TensorMap image = read_tensors(golden("kimi_k25") + "/image.safetensors");
     const std::vector<double> wide = floats(image.at("pixel_values"));
@@ -85,6 +87,25 @@ TEST_P(KimiK25, EveryLayerIsTheReferences) {
   EXPECT_EQ(compared, 6);  // hidden.0 to hidden.4 and the logits
 }
 
+// From the image file on: the bounds of pixels, features and logits, of which the reference's pixels are the middle.
+TEST_P(KimiK25, TheFileGivesTheReferencesLogits) {
+  const PatchOptions options = load_patch_options(golden("kimi_k25"), *loaded_.model.vision);
+  const TensorMap image = read_tensors(golden("kimi_k25") + "/image.safetensors");
+  const OwnedTensor& rgb = image.at("image_rgb");
+  Image source = make_image(rgb.shape[1], rgb.shape[0], 3);
+  std::memcpy(source.pixels.data(), rgb.bytes.data(), rgb.bytes.size());
+  const std::vector<float> reference_rows = rows();
+  const PatchedImage patched = make_patches(source, options);
+  ASSERT_EQ(patched.values.size(), pixels_.size());
+  for (size_t i = 0; i < pixels_.size(); ++i) EXPECT_NEAR(patched.values[i], pixels_[i], 1.0 / 255) << i;
+  pixels_ = patched.values;
+  const std::vector<float> ours = rows();
+  const std::vector<double> wide(ours.begin(), ours.end());
+  EXPECT_LE(relative_l2(wide, std::vector<double>(reference_rows.begin(), reference_rows.end())), 1e-4);
+  const Forward got = forward(loaded_, {ids_}, false, ours);
+  EXPECT_LE(relative_l2(got.named.back().second.values, floats(golden_.at("logits"))), 1e-4);
+}
+
 TEST_P(KimiK25, ALargerImageBetweenChangesNothing) {
   const std::vector<float> before = rows();
   std::vector<float> large(static_cast<size_t>(12 * 14 * 48), 0.25f);
@@ -93,8 +114,8 @@ TEST_P(KimiK25, ALargerImageBetweenChangesNothing) {
   EXPECT_EQ(rows(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(, KimiK25, testing::Values(Backend::ref, Backend::cpu),
-                         [](const auto& backend) { return backend.param == Backend::ref ? "ref" : "cpu"; });
+INSTANTIATE_TEST_SUITE_P(, KimiK25, testing::Values(Backend::ref, Backend::cpu, Backend::cuda),
+                         [](const auto& backend) { return backend_name(backend.param); });
 
 }  // namespace
 }  // namespace moesaic

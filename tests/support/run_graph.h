@@ -16,8 +16,10 @@ inline OwnedTensor f32_tensor(Shape shape, const std::vector<float>& values) {
   return t;
 }
 
-// Builds with `build`, binds to `tensors` (throws Error when they do not fit), and returns the logits of token 0.
-inline std::vector<double> logits_of(TensorMap tensors, const std::function<void(Builder&)>& build, Backend backend) {
+// Builds with `build`, binds to `tensors` (throws Error when they do not fit), and returns the logits of every token of
+// one sequence that fits a cache block.
+inline std::vector<double> logits_of(TensorMap tensors, const std::function<void(Builder&)>& build, Backend backend,
+                                     const std::vector<int32_t>& ids = {0}) {
   const TempDir dir;
   write_tensors(dir.path() / "model.safetensors", tensors);
   const Shards shards = Shards::open(dir.path());
@@ -36,19 +38,21 @@ inline std::vector<double> logits_of(TensorMap tensors, const std::function<void
   CompileOptions compile_options;
   compile_options.device = loaded.device->info();
   compile_options.cache_dtype = cache_type;
-  compile_options.prefill = compile_options.decode = {1, 1, 1};
+  const int64_t tokens = std::ssize(ids);
+  compile_options.prefill = compile_options.decode = {.tokens = tokens, .rows = tokens, .sequences = 1};
   loaded.compiled = compile(graph, compile_options);
   loaded.weights = loaded.device->allocate(loaded.compiled.weights.bytes, "weights");
   loaded.activations = loaded.device->allocate(loaded.compiled.activation_bytes(), "activations");
   loaded.workspace = loaded.device->allocate(loaded.compiled.workspace_bytes(), "workspace");
   loaded.cache_blocks = loaded.device->allocate(loaded.compiled.cache.block_stride, "cache");
   loaded.cache_slots = loaded.device->allocate(loaded.compiled.cache.slot_stride, "state");
-  loaded.max_model_len = loaded.blocks = loaded.slots = 1;
+  loaded.max_model_len = tokens;
+  loaded.blocks = loaded.slots = 1;
   Progress progress("", 0, ProgressUnit::bytes, false);
   load_weights(loaded.compiled.weights, binding, shards,
-               {loaded.weights.data(), static_cast<size_t>(loaded.weights.bytes())}, *loaded.device->stream().pool,
+               memory_sink({loaded.weights.data(), static_cast<size_t>(loaded.weights.bytes())}), *loaded.device->stream().pool,
                progress);
-  return forward(loaded, {{0}}).named.back().second.values;
+  return forward(loaded, {ids}).named.back().second.values;
 }
 
 }  // namespace moesaic

@@ -10,6 +10,7 @@ void register_cpu(Registry& registry) {
                                &kAdd,
                                &kAddRmsNorm,
                                &kLastToken,
+                               &kJoinHidden,
                                &kRopeTable,
                                &kRope,
                                &kRopeGeneral,

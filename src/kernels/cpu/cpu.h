@@ -6,7 +6,7 @@
 namespace moesaic::cpu {
 
 // dense.cc, attention.cc, routing.cc
-extern const Kernel kEmbed, kRmsNorm, kAdd, kAddRmsNorm, kLastToken;
+extern const Kernel kEmbed, kRmsNorm, kAdd, kAddRmsNorm, kLastToken, kJoinHidden;
 extern const Kernel kRopeTable, kRope, kGqa;
 // mla.cc, mla_attend.cc, index_topk.cc, index_hash.cc, layer_norm.cc
 extern const Kernel kMlaAbsorb, kMlaAttend, kMlaUp, kIndexTopk, kIndexHash, kLayerNorm;

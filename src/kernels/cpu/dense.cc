@@ -101,6 +101,19 @@ void last_token(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
                 static_cast<size_t>(H) * sizeof(float));
 }
 
+void join_hidden(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
+  const int64_t H = width_of(desc.in(0)), D = width_of(desc.out(0)) - H;
+  const float eps = desc.attrs.real(Attr::eps);
+  const auto* hidden = reinterpret_cast<const float*>(args.batch->hidden);
+  for_ranges(stream, args.now.tokens, row_grain(H + D), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* y = args.output<float>(0) + t * (H + D);
+      std::memcpy(y, args.input<float>(0) + t * H, static_cast<size_t>(H) * sizeof(float));
+      normalize(hidden + args.batch->hidden_rows[t] * D, args.input<float>(1), eps, D, y + H);
+    }
+  });
+}
+
 }  // namespace
 
 const Kernel kEmbed{
@@ -118,5 +131,10 @@ const Kernel kLastToken{.name = "last_token.cpu",
                         .backend = Backend::cpu,
                         .refuse = refuse_types,
                         .launch = last_token};
+const Kernel kJoinHidden{.name = "join_hidden.cpu",
+                         .op = Op::join_hidden,
+                         .backend = Backend::cpu,
+                         .refuse = refuse_types,
+                         .launch = join_hidden};
 
 }  // namespace moesaic::cpu

@@ -45,18 +45,21 @@ void route(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   });
 }
 
-// A counting sort: offsets[e] first counts, then is where expert e's next row goes, then ends one expert too far.
+// A counting sort: offsets[e] first counts, then is where expert e's next row goes, then ends one expert too far. Ids
+// of -1 have no row.
 void dispatch(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const int64_t E = desc.attrs.integer(Attr::experts), k = width_of(desc.in(0)), R = args.now.tokens * k;
   const int32_t* ids = args.input<int32_t>(0);
   int32_t *rows = args.output<int32_t>(0), *offsets = args.output<int32_t>(1), *places = args.output<int32_t>(2);
   std::fill_n(offsets, E + 1, 0);
-  for (int64_t r = 0; r < R; ++r) ++offsets[ids[r] + 1];
+  std::fill_n(rows, R, 0);
+  for (int64_t r = 0; r < R; ++r)
+    if (ids[r] >= 0) ++offsets[ids[r] + 1];
   for (int64_t e = 0; e < E; ++e) offsets[e + 1] += offsets[e];
   for (int64_t t = 0, r = 0; t < args.now.tokens; ++t) {
     for (int64_t j = 0; j < k; ++j, ++r) {
-      places[r] = offsets[ids[r]]++;
-      rows[places[r]] = static_cast<int32_t>(t);
+      places[r] = ids[r] >= 0 ? offsets[ids[r]]++ : -1;
+      if (places[r] >= 0) rows[places[r]] = static_cast<int32_t>(t);
     }
   }
   for (int64_t e = E - 1; e > 0; --e) offsets[e] = offsets[e - 1];

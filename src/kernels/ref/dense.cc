@@ -76,6 +76,17 @@ void last_token(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
       args.output<double>(0)[s * H + h] = args.input<double>(0)[args.batch->output_rows[s] * H + h];
 }
 
+void join_hidden(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
+  const WeightReader weight(args, desc, 1);
+  const int64_t H = desc.in(0).type.dim(1).factor, D = desc.in(1).type.dim(0).factor;
+  const auto* hidden = reinterpret_cast<const double*>(args.batch->hidden);
+  for (int64_t t = 0; t < args.now.tokens; ++t) {
+    double* y = args.output<double>(0) + t * (H + D);
+    for (int64_t h = 0; h < H; ++h) y[h] = args.input<double>(0)[t * H + h];
+    normalize(hidden + args.batch->hidden_rows[t] * D, &weight, desc.attrs.number(Attr::eps), D, y + H);
+  }
+}
+
 }  // namespace
 
 const Kernel kEmbed{.name = "embed.ref", .op = Op::embed, .backend = Backend::ref, .launch = embed};
@@ -85,5 +96,7 @@ const Kernel kAddRmsNorm{
     .name = "add_rms_norm.ref", .op = Op::add_rms_norm, .backend = Backend::ref, .launch = add_rms_norm};
 const Kernel kLinear{.name = "linear.ref", .op = Op::linear, .backend = Backend::ref, .launch = linear};
 const Kernel kLastToken{.name = "last_token.ref", .op = Op::last_token, .backend = Backend::ref, .launch = last_token};
+const Kernel kJoinHidden{
+    .name = "join_hidden.ref", .op = Op::join_hidden, .backend = Backend::ref, .launch = join_hidden};
 
 }  // namespace moesaic::ref

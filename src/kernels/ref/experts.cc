@@ -66,10 +66,14 @@ void moe(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
 }
 
 // Routed rows sorted by expert, in token order within one. rows: the token of each; places: where (token, slot) went.
+// Ids of -1 (tokens that fill a captured step up) have no row and place -1; offsets[E] counts the others, and rows past
+// it are 0.
 void dispatch(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const int64_t E = desc.attrs.integer(Attr::experts), R = args.now.of(desc.out(0).type.dim(0));
   const int64_t k = desc.in(0).type.dim(1).factor;
   int32_t sorted = 0;
+  std::fill_n(args.output<int32_t>(0), R, 0);
+  std::fill_n(args.output<int32_t>(2), R, -1);
   for (int64_t e = 0; e < E; ++e) {
     args.output<int32_t>(1)[e] = sorted;
     for (int64_t r = 0; r < R; ++r) {
@@ -126,9 +130,11 @@ void combine(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   for (int64_t t = 0; t < args.now.tokens; ++t) {
     double* y = args.output<double>(0) + t * H;
     std::fill_n(y, H, 0.0);
-    for (int64_t j = t * k; j < (t + 1) * k; ++j)
-      for (int64_t h = 0; h < H; ++h)
-        y[h] += args.input<double>(2)[j] * args.input<double>(0)[args.input<int32_t>(1)[j] * H + h];
+    for (int64_t j = t * k; j < (t + 1) * k; ++j) {
+      const int64_t place = args.input<int32_t>(1)[j];
+      for (int64_t h = 0; place >= 0 && h < H; ++h)
+        y[h] += args.input<double>(2)[j] * args.input<double>(0)[place * H + h];
+    }
   }
 }
 

@@ -58,7 +58,7 @@ class WeightReader {
   int64_t K_ = 1, elements_ = 1, scales_ = 0, bytes_ = 0;
 };
 
-extern const Kernel kEmbed, kRmsNorm, kAdd, kAddRmsNorm, kLinear, kLastToken;
+extern const Kernel kEmbed, kRmsNorm, kAdd, kAddRmsNorm, kLinear, kLastToken, kJoinHidden;
 extern const Kernel kRopeTable, kRope, kGqa;
 extern const Kernel kMla, kMlaAbsorb, kMlaAttend, kMlaUp, kIndexTopk, kLayerNorm;
 extern const Kernel kSlice, kGlu, kSigmoidGate, kAttnRes;

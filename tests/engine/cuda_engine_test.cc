@@ -1,0 +1,170 @@
+// The engine on the CUDA backend (a GPU, or fibers): captured steps, sampling on the device, and steps in flight give
+// what the CPU gives.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/fresh_rng.h"
+#include "engine/sampler.h"
+#include "moesaic/engine.h"
+#include "support/checkpoint.h"
+#include "support/mirror.h"
+
+namespace moesaic {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+struct Answer {
+  Tokens ids;
+  std::vector<float> logprobs;
+  Status status;
+  FinishReason reason = FinishReason::none;
+};
+
+Answer drain(Completion& completion) {
+  Answer answer;
+  while (auto chunk = completion.next())
+    for (const GeneratedToken& token : chunk->tokens) {
+      answer.ids.push_back(token.id);
+      answer.logprobs.push_back(token.logprob);
+    }
+  answer.status = completion.status();
+  answer.reason = completion.finish_reason();
+  return answer;
+}
+
+std::vector<Answer> ask_together(Engine& engine, const std::vector<Request>& requests) {
+  std::vector<Completion> completions;
+  for (const Request& request : requests) {
+    auto completion = engine.submit(request);
+    EXPECT_TRUE(completion.ok()) << completion.status().message();
+    completions.push_back(std::move(*completion));
+  }
+  std::vector<Answer> answers;
+  for (Completion& completion : completions) answers.push_back(drain(completion));
+  return answers;
+}
+
+Engine open(const std::string& model, const char* device, int64_t batched = 16) {
+  return Engine::open({.model = golden(model),
+                       .device = device,
+                       .precision = "float32",
+                       .threads = 2,
+                       .max_num_seqs = 3,
+                       .max_num_batched_tokens = batched});
+}
+
+std::vector<Request> some_requests() {
+  std::vector<Request> requests;
+  for (int i = 0; i < 4; ++i) {
+    Request request;
+    for (int t = 0; t < 5 + 9 * i; ++t) request.tokens.push_back((37 * i + 11 * t) % 250);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.8f;
+    request.sampling.top_p = i == 3 ? 0.7f : 1.0f;
+    request.sampling.seed = 5 + static_cast<uint64_t>(i);
+    request.max_new_tokens = 6 + i;
+    request.ignore_eos = true;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+class CudaEngine : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+TEST_P(CudaEngine, AnswersAsTheCpuDoes) {
+  Engine cuda = open(GetParam(), "cuda"), cpu = open(GetParam(), "cpu");
+  const std::vector<Answer> got = ask_together(cuda, some_requests()), want = ask_together(cpu, some_requests());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_TRUE(got[i].status.ok()) << got[i].status.message();
+    EXPECT_EQ(got[i].ids, want[i].ids) << i;
+    EXPECT_EQ(got[i].reason, want[i].reason);
+    for (size_t t = 0; t < got[i].logprobs.size() && t < want[i].logprobs.size(); ++t)
+      EXPECT_NEAR(got[i].logprobs[t], want[i].logprobs[t], 1e-3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaEngine, testing::Values("gpt_oss-mxfp4", "kimi_linear"));
+
+TEST(CudaEngineMixed, TokensThatTheHostSamplesAndThoseOfTheDeviceShareABatch) {
+  if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
+  std::vector<Request> requests = some_requests();
+  requests[1].sampling.logprobs = 3;
+  requests[2].sampling.repetition_penalty = 1.3f;
+  Engine cuda = open("gpt_oss-mxfp4", "cuda"), cpu = open("gpt_oss-mxfp4", "cpu");
+  const std::vector<Answer> got = ask_together(cuda, requests), want = ask_together(cpu, requests);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].ids, want[i].ids) << i;
+}
+
+TEST(CudaEngineErrors, NonFiniteLogitsEndOnlyTheirSequence) {
+  if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
+  const EditedCheckpoint poisoned("gpt_oss-mxfp4", [](TensorMap& tensors, JsonObject&) {
+    OwnedTensor& table = tensors.at("model.embed_tokens.weight");  // token 7 is not a number
+    const auto row = static_cast<size_t>(table.shape[1]) * static_cast<size_t>(dtype_bytes(table.dtype));
+    std::memset(table.bytes.data() + 7 * row, 0xFF, row);
+  });
+  Engine engine = Engine::open({.model = poisoned.path(), .device = "cuda", .precision = "float32", .threads = 2});
+  std::vector<Request> requests = some_requests();
+  requests[1].tokens.back() = 7;
+  for (Request& request : requests) request.sampling.temperature = 0;
+  const std::vector<Answer> answers = ask_together(engine, requests);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    EXPECT_EQ(answers[i].status.ok(), i != 1) << i << answers[i].status.message();
+    EXPECT_TRUE(i == 1 || std::ssize(answers[i].ids) == requests[i].max_new_tokens) << i;
+  }
+}
+
+// The device's sampler against the host's, on the same rows and draws.
+TEST(DeviceSampler, ChoosesAsTheHostDoes) {
+  if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
+  Rng rng = fresh_rng();
+  const SamplingParams kinds[] = {
+      {.temperature = 0},           {.temperature = 1},
+      {.temperature = 0.7f, .top_p = 0.8f}, {.temperature = 1.5f, .top_k = 5},
+      {.temperature = 1, .top_k = 40, .min_p = 0.05f},   {.temperature = 0.9f, .top_p = 0.5f, .top_k = 7, .min_p = 0.01f}};
+  constexpr int64_t kVocab = 1003, kValid = 1000;
+  std::vector<float> logits;
+  std::vector<SampleRow> rows;
+  std::vector<SampledToken> want;
+  for (int i = 0; i < 36; ++i) {
+    SamplingParams params = kinds[i % 6];
+    params.seed = static_cast<uint64_t>(rng.below(1 << 30));
+    std::vector<float> row(kVocab);
+    for (float& x : row) x = static_cast<float>(i % 12 < 6 ? 3 * rng.normal() : std::round(2 * rng.normal()));  // ties
+    if (i == 17) row[500] = std::numeric_limits<float>::quiet_NaN();
+    logits.insert(logits.end(), row.begin(), row.end());
+    SamplerState state(params, {}, kValid);
+    rows.push_back({.temperature = params.temperature,
+                    .top_p = params.top_p,
+                    .min_p = params.min_p,
+                    .top_k = params.top_k,
+                    .uniform = draw_of(state, 9),
+                    .slot = static_cast<int32_t>(35 - i)});
+    want.push_back(sample(row, params, state, 9));
+  }
+  std::vector<SampledRow> got(rows.size());
+  std::vector<int32_t> next(rows.size(), -5);
+  Mirror mirror(Backend::cuda);
+  auto* sampled = reinterpret_cast<SampledRow*>(mirror.of(std::as_writable_bytes(std::span(got)), true));
+  auto* tokens = reinterpret_cast<int32_t*>(mirror.of(std::as_writable_bytes(std::span(next)), true));
+  sample_on_gpu(mirror.of(logits.data(), std::ssize(logits)), std::ssize(rows), kVocab, kValid,
+                mirror.of(rows.data(), std::ssize(rows)), sampled, tokens, test_device(Backend::cuda).stream());
+  mirror.finish();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SampledToken token = sampled_on_device(got[i], 9);
+    EXPECT_EQ(token.status.ok(), want[i].status.ok()) << i;
+    if (!token.status.ok()) continue;
+    EXPECT_EQ(token.id, want[i].id) << i;
+    EXPECT_EQ(next[35 - i], token.id);
+    EXPECT_NEAR(token.logprob, want[i].logprob, 1e-4);
+    EXPECT_EQ(token.gap, want[i].gap);
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,101 @@
+// Every golden checkpoint on the CUDA backend: on a GPU, or on fibers (tests/emulated_cuda). In float32 its values are
+// the reference's; where exact ties of a selection leave the reference's choice open (the families with a sparse
+// indexer), those of the CPU backend. In fast precision products read bf16, and the bound is docs/numerics.md's.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "engine/taps.h"
+#include "support/checkpoint.h"
+
+namespace moesaic {
+namespace {
+
+using Ids = std::vector<std::vector<int32_t>>;
+
+Ids input_ids(const std::string& model) {
+  const OwnedTensor t = read_tensors(golden(model) + "/golden.safetensors").at("input_ids");
+  Ids ids(static_cast<size_t>(t.shape[0]));
+  for (int64_t i = 0; i < t.shape.elements(); ++i) {
+    int64_t value;
+    std::memcpy(&value, t.bytes.data() + i * 8, 8);
+    ids[static_cast<size_t>(i / t.shape[1])].push_back(static_cast<int32_t>(value));
+  }
+  return ids;
+}
+
+double relative_l2(const std::vector<double>& got, const std::vector<double>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double difference = 0, square = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    square += want[i] * want[i];
+  }
+  return std::sqrt(difference / square);
+}
+
+Forward run_on(Backend backend, Precision precision, const std::string& model, const Ids& ids) {
+  LoadOptions options;
+  options.model = golden(model);
+  options.backend = backend;
+  options.precision = precision;
+  options.progress = false;
+  options.threads = 2;
+  LoadedModel loaded =
+      load_model(forward_limits(options, static_cast<int64_t>(ids.size()), static_cast<int64_t>(ids[0].size())));
+  return forward(loaded, ids);
+}
+
+std::vector<double> golden_values(const TensorMap& reference, const std::string& name) {
+  const OwnedTensor& t = reference.at(name);
+  std::vector<float> narrow(static_cast<size_t>(t.shape.elements()));
+  std::memcpy(narrow.data(), t.bytes.data(), t.bytes.size());
+  return {narrow.begin(), narrow.end()};
+}
+
+class CudaGolden : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
+    ids_ = input_ids(GetParam());
+  }
+  Ids ids_;
+};
+
+bool selects(const std::string& model) {
+  return model == "deepseek_v32" || model == "glm_moe_dsa" || model == "deepseek_v4";
+}
+
+TEST_P(CudaGolden, Float32IsExact) {
+  const std::string model = GetParam();
+  const Forward got = run_on(Backend::cuda, Precision::float32, model, ids_);
+  const TensorMap reference = read_tensors(golden(model) + "/golden.safetensors");
+  const Forward cpu = selects(model) ? run_on(Backend::cpu, Precision::float32, model, ids_) : Forward{};
+  ASSERT_FALSE(got.named.empty());
+  for (size_t i = 0; i < got.named.size(); ++i) {
+    const auto& [name, tap] = got.named[i];
+    const std::vector<double> want = selects(model) ? cpu.named[i].second.values : golden_values(reference, name);
+    EXPECT_LE(relative_l2(tap.values, want), 1e-5) << name;
+  }
+}
+
+// The error of a product whose inputs are rounded to bf16 is 2^-9 of it, and grows with the square root of the number of
+// roundings on the way to the logits; experts that a rounded score swaps at a near-tie add to it.
+TEST_P(CudaGolden, FastIsWithinTheBoundOfBf16) {
+  const std::string model = GetParam();
+  const Forward got = run_on(Backend::cuda, Precision::fast, model, ids_);
+  const Forward cpu = run_on(Backend::cpu, Precision::float32, model, ids_);
+  const double difference = relative_l2(got.named.back().second.values, cpu.named.back().second.values);
+  RecordProperty("relative_l2", std::to_string(difference));
+  std::printf("%s: logits %.2e\n", model.c_str(), difference);
+  EXPECT_LE(difference, 3e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaGolden,
+                         testing::Values("gpt_oss-mxfp4", "gpt_oss-bf16", "qwen3_moe", "deepseek_v3", "deepseek_v3-fp8",
+                                         "deepseek_v32", "glm_moe_dsa", "deepseek_v4", "kimi_linear", "kimi_k3",
+                                         "kimi_k3-grouped"));
+
+}  // namespace
+}  // namespace moesaic
