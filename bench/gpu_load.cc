@@ -18,7 +18,8 @@ double seconds_since(Clock::time_point start) {
 
 double pinned_rate(Device& device) {
   const int64_t bytes = int64_t{1} << 30;
-  const Buffer host = device.allocate_host(bytes, "measuring a copy"), there = device.allocate(bytes, "measuring a copy");
+  const Buffer host = device.allocate_host(bytes, "measuring a copy"),
+               there = device.allocate(bytes, "measuring a copy");
   double best = 0;
   for (int i = 0; i < 5; ++i) {
     device.synchronize();

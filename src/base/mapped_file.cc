@@ -50,9 +50,12 @@ MappedFile MappedFile::open(const std::filesystem::path& path) {
   if (file.size_ > 0) {
     void* data = mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd, 0);
     const int error = errno;
-    ::close(fd);
-    if (data == MAP_FAILED) fail_open(path, error);
+    if (data == MAP_FAILED) {
+      ::close(fd);
+      fail_open(path, error);
+    }
     file.data_ = static_cast<const std::byte*>(data);
+    file.fd_ = fd;
   } else {
     ::close(fd);
   }
@@ -63,11 +66,27 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(fd_, other.fd_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  munmap(const_cast<std::byte*>(data_), size_);
+  ::close(fd_);
+}
+
+bool MappedFile::read(const std::byte* mapped, std::span<std::byte> to) const {
+  if (mapped < data_ || mapped + to.size() > data_ + size_) return false;
+  for (size_t done = 0; done < to.size();) {
+    const ssize_t count = pread(fd_, to.data() + done, to.size() - done, (mapped - data_) + static_cast<off_t>(done));
+    if (count <= 0) {  // as a read of the mapping would, but without a name for what went wrong
+      std::memcpy(to.data() + done, mapped + done, to.size() - done);
+      break;
+    }
+    done += static_cast<size_t>(count);
+  }
+  return true;
 }
 
 void MappedFile::will_need(size_t offset, size_t length) const {

@@ -233,8 +233,8 @@ void print_prompts(const Setting& s, const std::vector<Test>& tests) {
   table.print();
   const auto [M, N, K] = s.limits.shape;
   if (gpu) {
-    fmt::print("bf16 product: {:.1f} GFLOP/s, our own gemm [{}, {}] x [{}, {}] after the tests\n", s.limits.product / 1e9,
-               M, K, K, N);
+    fmt::print("bf16 product: {:.1f} GFLOP/s, our own gemm [{}, {}] x [{}, {}] after the tests\n",
+               s.limits.product / 1e9, M, K, K, N);
     return;
   }
   fmt::print("f32 product: {:.1f} GFLOP/s, our own float32 gemm [{}, {}] x [{}, {}] after the tests, {} threads\n",

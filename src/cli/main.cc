@@ -185,6 +185,10 @@ void add_bench(CLI::App& main, LoadFlags& load, BenchOptions& o) {
       ->check(CLI::NonNegativeNumber)
       ->allow_extra_args(false)
       ->delimiter(',');
+  app.add_option("--max-num-batched-tokens,--chunked-prefill-size", load.engine.max_num_batched_tokens,
+                 "Prompt tokens computed at once")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--reps", o.repetitions, "Repetitions")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--csv", o.csv, "Append the rows to this CSV file");
   app.add_flag("--profile", o.profile, "Time each kind of op: bytes, FLOPs, share of the step, percent of the ceiling");

@@ -224,8 +224,9 @@ void EngineLoop::start_batch(const Plan& plan) {
   bool by_host = false;
   for (int64_t i = 0; i < view.sequences; ++i) {
     Sequence& sequence = *in_batch_[static_cast<size_t>(i)];
-    const bool sampled = sequence.in_flight > 0 || sequence.cache.length + view.sequence_offsets[i + 1] -
-                                                           view.sequence_offsets[i] == sequence.length();
+    const bool sampled =
+        sequence.in_flight > 0 ||
+        sequence.cache.length + view.sequence_offsets[i + 1] - view.sequence_offsets[i] == sequence.length();
     sequence.cache.length += view.sequence_offsets[i + 1] - view.sequence_offsets[i];
     if (!sampled) continue;
     sample_rows_.push_back(sample_row(sequence));
@@ -267,16 +268,16 @@ void EngineLoop::sample_on_host(const Plan& plan) {
   InFlight step = std::move(in_flight_.back());
   in_flight_.clear();
   const int64_t row_bytes = plan.vocab * int64_t{sizeof(float)};
-  auto* rows = reinterpret_cast<float*>(on_host(*model_.device, logits(plan, model_.memory()),
-                                                std::ssize(step.sequences) * row_bytes, logits_));
+  auto* rows = reinterpret_cast<float*>(
+      on_host(*model_.device, logits(plan, model_.memory()), std::ssize(step.sequences) * row_bytes, logits_));
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     Sequence* sequence = step.sequences[i];
     if (sequence == nullptr) continue;
     const auto vocab = static_cast<size_t>(plan.vocab);
     const int64_t position = sequence->length();
-    take_sampled(*sequence, sequence->sampled_by_host()
-                                ? sample({rows + i * vocab, vocab}, sequence->request.sampling, sequence->sampler, position)
-                                : sampled_on_device(step.result.rows[i], position));
+    take_sampled(*sequence, sequence->sampled_by_host() ? sample({rows + i * vocab, vocab}, sequence->request.sampling,
+                                                                 sequence->sampler, position)
+                                                        : sampled_on_device(step.result.rows[i], position));
   }
   std::erase_if(running_, [](const Sequence& s) { return s.cache.slot < 0; });
 }
@@ -284,7 +285,8 @@ void EngineLoop::sample_on_host(const Plan& plan) {
 // The sequence's blocks are free at once: on the CPU no step in flight refers to them, and on a GPU steps run in order,
 // so one that does is over before their next owner's begins.
 void EngineLoop::retire(Sequence& sequence, Status status, FinishReason reason) {
-  for (InFlight& step : in_flight_) std::replace(step.sequences.begin(), step.sequences.end(), &sequence, static_cast<Sequence*>(nullptr));
+  for (InFlight& step : in_flight_)
+    std::replace(step.sequences.begin(), step.sequences.end(), &sequence, static_cast<Sequence*>(nullptr));
   sequence.finish(std::move(status), reason);
   pool_.close(sequence.cache);
 }

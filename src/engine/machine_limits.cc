@@ -71,10 +71,12 @@ double measure_gpu_product(Device& device, const ProductShape& shape) {
   };
   const auto kernel = std::find_if(kernels.begin(), kernels.end(), accepts);
   CHECK(kernel != kernels.end());
-  const Buffer x = device.allocate(M * K * 4, "measuring a product"), w = device.allocate(N * K * 2, "measuring a product"),
+  const Buffer x = device.allocate(M * K * 4, "measuring a product"),
+               w = device.allocate(N * K * 2, "measuring a product"),
                y = device.allocate(M * N * 4, "measuring a product");
-  const Buffer workspace = device.allocate(
-      (*kernel)->workspace_bytes != nullptr ? (*kernel)->workspace_bytes(desc, device.info()) : 0, "measuring a product");
+  const Buffer workspace =
+      device.allocate((*kernel)->workspace_bytes != nullptr ? (*kernel)->workspace_bytes(desc, device.info()) : 0,
+                      "measuring a product");
   std::byte* in[] = {x.data(), w.data()};
   std::byte* out[] = {y.data()};
   const BatchView batch{.tokens = M, .sequences = 1, .rows = 1};

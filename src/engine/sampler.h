@@ -84,7 +84,8 @@ SampledToken sample(std::span<float> logits, const SamplingParams& params, Sampl
 int32_t draft_token(std::span<const float> logits, const SamplingParams& params, const SamplerState& state,
                     int64_t position);
 
-// The uniform number in [0, 1) that a position's token is drawn with, for samplers on a device; and such a one's result.
+// The uniform number in [0, 1) that a position's token is drawn with, for samplers on a device; and such a one's
+// result.
 double draw_of(const SamplerState& state, int64_t position);
 SampledToken sampled_on_device(const SampledRow& row, int64_t position);
 

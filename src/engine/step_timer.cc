@@ -73,7 +73,8 @@ Work step_work(Device& device, const Step& step, const Args& args) {
   Work work{.weight_bytes = cost.weight_bytes, .activation_bytes = cost.activation_bytes, .flops = cost.flops};
   if (desc.op == Op::gqa) count_attention(desc, *args.batch, work);
   if (desc.op == Op::mla_attend) count_latents(desc, *args.batch, work);
-  if (desc.op == Op::expert_linear || desc.op == Op::expert_swiglu) work.weight_bytes = expert_bytes(device, desc, args);
+  if (desc.op == Op::expert_linear || desc.op == Op::expert_swiglu)
+    work.weight_bytes = expert_bytes(device, desc, args);
   if (desc.op == Op::dispatch) {
     work.routings = 1;
     work.experts_reached = count_reached(device, args.out[1], desc.attrs.integer(Attr::experts));

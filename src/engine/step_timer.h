@@ -20,8 +20,8 @@ struct Work {
   double read_bytes() const { return weight_bytes + cache_bytes; }
 };
 
-// The work of a step that just ran on `device`, for which it waits. Weights are read once per step, each cache entry that a sequence's tokens see once
-// per sequence. Multiply-adds are 2 operations.
+// The work of a step that just ran on `device`, for which it waits. Weights are read once per step, each cache entry
+// that a sequence's tokens see once per sequence. Multiply-adds are 2 operations.
 Work step_work(Device& device, const Step& step, const Args& args);
 
 class StepTimer {

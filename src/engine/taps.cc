@@ -112,20 +112,72 @@ struct IndexScores {
 
 }  // namespace
 
+namespace {
+
+bool mixes_tokens(Op op) {
+  switch (op) {
+    case Op::gqa:
+    case Op::mla:
+    case Op::mla_attend:
+    case Op::entry_attend:
+    case Op::compress:
+    case Op::short_conv:
+    case Op::kda: return true;
+    default: return false;
+  }
+}
+
+// What a step contributes to Forward::events, apart from names.
+void record_event(Device& device, const Step& step, const Args& args, std::vector<ForwardEvent>& events) {
+  const Op op = step.desc.op;
+  if (mixes_tokens(op)) events.push_back({ForwardEvent::Kind::mix, {}});
+  if (op != Op::route && op != Op::index_topk) return;
+  const size_t ids = op == Op::route ? 1 : 0;
+  const Tap tap = copy(device, step.desc.outputs[ids].type, args.now, args.out[ids]);
+  const auto width = static_cast<ptrdiff_t>(tap.shape[1]);
+  ForwardEvent event{ForwardEvent::Kind::choice, {}};
+  for (auto row = tap.values.begin(); row != tap.values.end(); row += width) {
+    event.chosen.emplace_back(row, row + width);
+    std::sort(event.chosen.back().begin(), event.chosen.back().end());
+  }
+  events.push_back(std::move(event));
+}
+
+}  // namespace
+
+std::vector<std::vector<bool>> diverged_rows(const Forward& a, const Forward& b, int64_t tokens_each) {
+  std::vector<std::vector<bool>> out;
+  std::vector<bool> diverged(static_cast<size_t>(a.named.front().second.shape[0]));
+  CHECK(a.events.size() == b.events.size(), "runs of different graphs");
+  for (size_t i = 0; i < a.events.size(); ++i) {
+    const ForwardEvent &ours = a.events[i], &theirs = b.events[i];
+    for (size_t t = 0; t < ours.chosen.size(); ++t)
+      if (ours.chosen[t] != theirs.chosen[t]) diverged[t] = true;
+    for (size_t t = 1; ours.kind == ForwardEvent::Kind::mix && t < diverged.size(); ++t)
+      if (static_cast<int64_t>(t) % tokens_each != 0 && diverged[t - 1]) diverged[t] = true;
+    if (ours.kind == ForwardEvent::Kind::named) out.push_back(diverged);
+  }
+  return out;
+}
+
 Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op,
                 std::span<const float> image_rows) {
   Forward result;
   Device& device = *loaded.device;
   const auto record = [&](const Step& step, const Args& args) {
+    record_event(device, step, args, result.events);
     for (size_t i = 0; i < step.output_names.size(); ++i)
       if (!step.output_names[i].empty())
-        result.named.emplace_back(step.output_names[i], copy(device, step.desc.outputs[i].type, args.now, args.out[i]));
+        result.events.push_back({ForwardEvent::Kind::named, {}}),
+            result.named.emplace_back(step.output_names[i],
+                                      copy(device, step.desc.outputs[i].type, args.now, args.out[i]));
     if (every_op) result.ops.emplace_back(step.label, copy(device, step.desc.outputs[0].type, args.now, args.out[0]));
   };
   Batch batch = batch_for(loaded);
   const BatchView view = run_whole(loaded, batch, input_ids, image_rows, StepHook(record));
   const Plan& plan = loaded.compiled.prefill;
   const OperandDesc& out = plan.steps.back().desc.outputs[0];
+  result.events.push_back({ForwardEvent::Kind::named, {}});
   result.named.emplace_back("logits", copy(device, out.type, {view.tokens, view.rows}, logits(plan, loaded.memory())));
   return result;
 }
@@ -137,7 +189,8 @@ std::vector<IndexGaps> index_gaps(LoadedModel& loaded, const std::vector<std::ve
   const auto record = [&](const Step& step, const Args& args) {
     for (const std::string& name : step.output_names) seen += name.empty() ? 0 : 1;
     if (seen != named || step.desc.op != Op::index_topk || step.desc.attrs.has(Attr::hash_bits)) return;
-    const auto input = [&](int i) { return copy(*loaded.device, step.desc.in(i).type, args.now, args.in[static_cast<size_t>(i)]);
+    const auto input = [&](int i) {
+      return copy(*loaded.device, step.desc.in(i).type, args.now, args.in[static_cast<size_t>(i)]);
     };
     const IndexScores scores{step.desc.attrs, *args.batch, input(0), input(1), input(2)};
     IndexGaps& gaps = out.emplace_back(IndexGaps{step.label, {}});

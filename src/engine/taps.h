@@ -15,7 +15,16 @@ struct Tap {
   std::vector<double> values;
 };
 
+// In order of execution: what a router or an index selection chose for each token (sorted), that an op let tokens of a
+// sequence see earlier ones, that a value got a name.
+struct ForwardEvent {
+  enum class Kind : uint8_t { choice, mix, named };
+  Kind kind;
+  std::vector<std::vector<int32_t>> chosen;
+};
+
 struct Forward {
+  std::vector<ForwardEvent> events;
   std::vector<std::pair<std::string, Tap>> named;  // hidden.0 .. hidden.L, logits; in order of execution
   std::vector<std::pair<std::string, Tap>> ops;    // every op's first output by label, when asked for
 };
@@ -25,6 +34,11 @@ struct Forward {
 // embeddings of the model's image tokens; there must be as many.
 Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& input_ids, bool every_op = false,
                 std::span<const float> image_rows = {});
+
+// Of two runs of one graph, for each named value the rows [B * T] that rest on different choices: a token whose experts
+// or entries differ, and from the next op on that mixes tokens those after it in its sequence. Where scores are rounded
+// differently a near-tie may fall either way, and such rows say nothing about the rounding.
+std::vector<std::vector<bool>> diverged_rows(const Forward& a, const Forward& b, int64_t tokens_each);
 
 // How clearly one index_topk chose: for each token, the least chosen score less the best one left out, divided by the
 // largest absolute score; infinity where it chose all. At 0 which entry is chosen is open, and near it rounding

@@ -79,8 +79,8 @@ struct LoadedModel {
   Memory memory() const {
     return {weights.data(), activations.data(), workspace.data(), cache_blocks.data(), cache_slots.data()};
   }
-  double fill_seconds = 0;              // what loading the weights took
-  std::unique_ptr<StepRunner> steps;    // on a GPU; null: run() does it
+  double fill_seconds = 0;            // what loading the weights took
+  std::unique_ptr<StepRunner> steps;  // on a GPU; null: run() does it
 
   // Runs a step and waits for it; the batch lies in host memory. `hook` as run() takes it: its args are the device's.
   void run_step(const Plan& plan, const BatchView& batch, const StepHook* hook = nullptr);

@@ -16,9 +16,10 @@ class StepInputs {
   StepInputs(Device& device, const Limits& limits, int64_t max_blocks, int32_t spare_block, int32_t spare_slot,
              int64_t image_width);
 
-  // Starts copying the batch (and the rows that its image_rows point to, on the host), padded with tokens of nobody's up to `padded` one-token sequences (0: as it is); the view
-  // lies in device memory. The batch may change at once. A token -1 stands for what its sequence's last step left.
-  // `samples`: how the rows with logits are sampled; may be empty.
+  // Starts copying the batch (and the rows that its image_rows point to, on the host), padded with tokens of nobody's
+  // up to `padded` one-token sequences (0: as it is); the view lies in device memory. The batch may change at once. A
+  // token -1 stands for what its sequence's last step left. `samples`: how the rows with logits are sampled; may be
+  // empty.
   BatchView upload(const BatchView& batch, int64_t padded = 0, std::span<const SampleRow> samples = {});
   // The same for arrays that a captured step reads: their places, for a step of so many one-token sequences.
   BatchView view(int64_t sequences) const;
@@ -45,7 +46,8 @@ class StepInputs {
   const int64_t image_width_;
   // Offsets of the arrays; block tables come last, so that only the used part of them travels.
   int64_t bytes_ = 0;
-  int64_t live_, token_ids_, positions_, sequence_of_, offsets_, slots_, output_rows_, hidden_rows_, images_, samples_, blocks_;
+  int64_t live_, token_ids_, positions_, sequence_of_, offsets_, slots_, output_rows_, hidden_rows_, images_, samples_,
+      blocks_;
   Buffer memory_;
   Buffer images_memory_, images_host_;  // [tokens, image_width]
   std::unique_ptr<Mark> images_copied_;

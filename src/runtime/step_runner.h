@@ -1,5 +1,5 @@
-// StepRunner: runs a model's steps on a GPU without waiting for them. A decode step, with its sampling, is captured once
-// for each batch size of a ladder and launched again as one graph; smaller batches are padded.
+// StepRunner: runs a model's steps on a GPU without waiting for them. A decode step, with its sampling, is captured
+// once for each batch size of a ladder and launched again as one graph; smaller batches are padded.
 #pragma once
 
 #include <array>
@@ -21,8 +21,9 @@ class StepRunner {
  public:
   static constexpr int kStepsInFlight = 5;
 
-  // `valid_vocab` columns of the logits are sampled; `image_width` as StepInputs takes it. The plans, caches and memory outlive the runner; the cache holds
-  // one block and one slot more than its pool deals out, the last of each: padding's.
+  // `valid_vocab` columns of the logits are sampled; `image_width` as StepInputs takes it. The plans, caches and memory
+  // outlive the runner; the cache holds one block and one slot more than its pool deals out, the last of each:
+  // padding's.
   StepRunner(Device& device, const Compiled& compiled, const Memory& memory, int64_t max_blocks, int64_t blocks,
              int64_t slots, int64_t valid_vocab, int64_t image_width);
 

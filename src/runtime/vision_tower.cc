@@ -52,7 +52,8 @@ std::vector<float> VisionTower::encode(const ImagePatches& image, Device& device
   const Memory memory{weights_.data(), activations_.data(), workspace_.data(), nullptr, nullptr};
   run(plan, compiled_.cache, memory, batch, device.stream());
   std::vector<float> embeddings(static_cast<size_t>(rows * plan.vocab));
-  const std::byte* out = on_host(device, logits(plan, memory), rows * plan.vocab * dtype_bytes(graph_.activation), host_);
+  const std::byte* out =
+      on_host(device, logits(plan, memory), rows * plan.vocab * dtype_bytes(graph_.activation), host_);
   if (graph_.activation == DType::f32)
     std::copy_n(reinterpret_cast<const float*>(out), embeddings.size(), embeddings.data());
   else

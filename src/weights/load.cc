@@ -86,17 +86,29 @@ class Loader {
     return arena_(slot_.offset + offset, bytes);
   }
 
-  // Bytes as they are, from the checkpoint to `offset` within the weight.
-  void copy(int64_t offset, const std::byte* from, int64_t bytes) const {
-    constexpr int64_t kShare = 1 << 20;  // of one thread at a time
-    for (int64_t done = 0; done < bytes; done += kPieceBytes) {
-      const int64_t piece = std::min(kPieceBytes, bytes - done);
-      std::byte* to = room(offset + done, piece);
-      pool_.run((piece + kShare - 1) / kShare, [&](int64_t i, int) {
-        const int64_t begin = i * kShare, count = std::min(kShare, piece - begin);
-        std::memcpy(to + begin, from + done + begin, static_cast<size_t>(count));
-      });
+  // Bytes as they are, from the checkpoint to `offset` within the weight. Neighbours travel together: see flush().
+  void copy(int64_t offset, const std::byte* from, int64_t bytes) {
+    if (offset != pending_start_ + pending_bytes_) flush();
+    if (pending_.empty()) pending_start_ = offset;
+    while (bytes > 0) {
+      const int64_t share = std::min({bytes, kShareBytes, kPieceBytes - pending_bytes_});
+      pending_.push_back({from, pending_bytes_, share});
+      pending_bytes_ += share, from += share, bytes -= share;
+      if (pending_bytes_ < kPieceBytes) continue;
+      const int64_t next = pending_start_ + pending_bytes_;
+      flush();
+      pending_start_ = next;
     }
+  }
+  void flush() {
+    if (pending_.empty()) return;
+    std::byte* to = room(pending_start_, pending_bytes_);
+    pool_.run(std::ssize(pending_), [&](int64_t i, int) {
+      const Share& share = pending_[static_cast<size_t>(i)];
+      shards_.read(share.from, {to + share.offset, static_cast<size_t>(share.bytes)});
+    });
+    pending_.clear();
+    pending_bytes_ = 0;
   }
 
   void load_matrices() {
@@ -107,6 +119,7 @@ class Loader {
       else if (slot_.spec.format == Format::mxfp4) load_mxfp4(e);
       else load_plain(e);
     }
+    flush();
   }
 
   bool packed() const { return slot_.layout == Layout::rows16; }
@@ -121,7 +134,9 @@ class Loader {
     const int64_t elements = stack_.N * stack_.K, padded = (elements + 3) / 4 * 4;
     const int64_t start = e * matrix_bytes(slot_.spec), count = fp8_scale_count(slot_.spec);
     copy(start, matrix(source_.tensors, e, elements), elements);
-    if (padded > elements) std::memset(room(start + elements, padded - elements), 0, static_cast<size_t>(padded - elements));
+    flush();
+    if (padded > elements)
+      std::memset(room(start + elements, padded - elements), 0, static_cast<size_t>(padded - elements));
     auto* scales = reinterpret_cast<float*>(room(start + padded, count * 4));
     const StoredTensor& stored = source_.scales[static_cast<size_t>(e)];
     for (int64_t i = 0; i < count; ++i) {
@@ -161,8 +176,7 @@ class Loader {
   void load_blocks(int64_t e) {
     const int64_t block_bytes = std::max<int64_t>(1, slot_.bytes / (stack_.E * row_blocks(stack_.N)));
     const int64_t blocks = std::max<int64_t>(1, kChunkBytes / block_bytes);
-    for (int64_t b = 0; b < row_blocks(stack_.N); b += blocks)
-      pack(e, b, std::min(b + blocks, row_blocks(stack_.N)));
+    for (int64_t b = 0; b < row_blocks(stack_.N); b += blocks) pack(e, b, std::min(b + blocks, row_blocks(stack_.N)));
   }
 
   void pack(int64_t e, int64_t begin, int64_t end) {
@@ -214,6 +228,13 @@ class Loader {
   const ArenaSink& arena_;
   ThreadPool& pool_;
   const Stack stack_;
+  static constexpr int64_t kShareBytes = 512 << 10;  // that one thread copies at a time
+  struct Share {
+    const std::byte* from;
+    int64_t offset, bytes;
+  };
+  std::vector<Share> pending_;
+  int64_t pending_start_ = 0, pending_bytes_ = 0;
 };
 
 }  // namespace

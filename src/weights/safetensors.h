@@ -62,6 +62,8 @@ class SafetensorsFile {
   static SafetensorsFile open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }
+  // MappedFile::read of bytes that a tensor views.
+  bool read(const std::byte* view, std::span<std::byte> to) const { return file_.read(view, to); }
   const std::vector<SafetensorsEntry>& tensors() const { return header_.tensors; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
   const SafetensorsEntry* find(std::string_view name) const { return header_.find(name); }

@@ -201,6 +201,11 @@ void Shards::will_need(const StoredTensor& stored, uint64_t offset, uint64_t len
   files_[static_cast<size_t>(stored.shard)].will_need(*stored.entry, offset, length);
 }
 
+void Shards::read(const std::byte* view, std::span<std::byte> to) const {
+  const auto has = [&](const SafetensorsFile& file) { return file.read(view, to); };
+  CHECK(std::any_of(files_.begin(), files_.end(), has), "bytes of no shard");
+}
+
 void Shards::drop(const StoredTensor& stored, uint64_t offset, uint64_t length) const {
   files_[static_cast<size_t>(stored.shard)].drop(*stored.entry, offset, length);
 }

@@ -43,6 +43,9 @@ class Shards {
   // As find(), but throws Error(data_loss) when there is no such tensor.
   StoredTensor at(std::string_view name) const;
 
+  // Copies bytes of a tensor's view, from any thread, without faulting its pages in.
+  void read(const std::byte* view, std::span<std::byte> to) const;
+
   // Read-ahead and release of bytes [offset, offset + length) of a tensor; a range past its end is cut.
   void will_need(const StoredTensor& stored, uint64_t offset = 0, uint64_t length = UINT64_MAX) const;
   void drop(const StoredTensor& stored, uint64_t offset = 0, uint64_t length = UINT64_MAX) const;

@@ -34,12 +34,22 @@ struct dim3 {
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-#define MOESAIC_VECTOR_TYPES(T, name)                                           \
-  struct alignas(2 * sizeof(T)) name##2 { T x, y; };                            \
-  struct name##3 { T x, y, z; };                                                \
-  struct alignas(sizeof(T) < 8 ? 4 * sizeof(T) : 16) name##4 { T x, y, z, w; }; \
-  inline name##2 make_##name##2(T x, T y) { return {x, y}; }                    \
-  inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+#define MOESAIC_VECTOR_TYPES(T, name)                          \
+  struct alignas(2 * sizeof(T)) name##2 {                      \
+    T x, y;                                                    \
+  };                                                           \
+  struct name##3 {                                             \
+    T x, y, z;                                                 \
+  };                                                           \
+  struct alignas(sizeof(T) < 8 ? 4 * sizeof(T) : 16) name##4 { \
+    T x, y, z, w;                                              \
+  };                                                           \
+  inline name##2 make_##name##2(T x, T y) {                    \
+    return {x, y};                                             \
+  }                                                            \
+  inline name##4 make_##name##4(T x, T y, T z, T w) {          \
+    return {x, y, z, w};                                       \
+  }
 MOESAIC_VECTOR_TYPES(float, float)
 MOESAIC_VECTOR_TYPES(double, double)
 MOESAIC_VECTOR_TYPES(int, int)
@@ -50,8 +60,12 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
-inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) {
+  return {x, y};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
 
 namespace emulated_cuda {
 
@@ -82,9 +96,12 @@ inline int linear_thread() {
   const auto& c = current;
   return static_cast<int>(c.thread.x + c.threads.x * (c.thread.y + c.threads.y * c.thread.z));
 }
-inline int lane() { return linear_thread() % 32; }
+inline int lane() {
+  return linear_thread() % 32;
+}
 
-// cp.async: 16 bytes, `bytes` of them from `from` and zeros, that arrive no sooner than this thread waits for their group.
+// cp.async: 16 bytes, `bytes` of them from `from` and zeros, that arrive no sooner than this thread waits for their
+// group.
 void copy_later(void* to, const void* from, size_t bytes);
 void commit_copies();
 void wait_copies(int in_flight);
@@ -130,8 +147,12 @@ T fold(unsigned mask, T value, Combine combine) {
 #define gridDim (::emulated_cuda::current.blocks)
 constexpr int warpSize = 32;
 
-inline void __syncthreads() { emulated_cuda::block_barrier(); }
-inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) { emulated_cuda::warp_barrier(mask); }
+inline void __syncthreads() {
+  emulated_cuda::block_barrier();
+}
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) {
+  emulated_cuda::warp_barrier(mask);
+}
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
@@ -159,8 +180,12 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
   const unsigned bit = predicate != 0 ? 1u << emulated_cuda::lane() : 0;
   return emulated_cuda::fold(mask, bit, [](unsigned a, unsigned b) { return a | b; });
 }
-inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate == 0) == 0; }
+inline int __any_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate == 0) == 0;
+}
 // The lanes of `mask` that give the same value.
 template <typename T>
 unsigned __match_any_sync(unsigned mask, T value) {
@@ -190,7 +215,9 @@ T __reduce_min_sync(unsigned mask, T value) {
   return emulated_cuda::fold(mask, value, [](T a, T b) { return std::min(a, b); });
 }
 inline int __syncthreads_or(int predicate);
-inline unsigned __activemask() { return emulated_cuda::alive_lanes(); }
+inline unsigned __activemask() {
+  return emulated_cuda::alive_lanes();
+}
 
 template <typename T, typename U>
 T atomicAdd(T* address, U value) {
@@ -230,22 +257,46 @@ T atomicCAS(T* address, T expected, T value) {
 }
 
 template <typename T>
-T __ldg(const T* p) { return *p; }
+T __ldg(const T* p) {
+  return *p;
+}
 template <typename T>
-T __ldcs(const T* p) { return *p; }
+T __ldcs(const T* p) {
+  return *p;
+}
 template <typename T>
-T __ldcg(const T* p) { return *p; }
+T __ldcg(const T* p) {
+  return *p;
+}
 template <typename T>
-void __stcs(T* p, T value) { *p = value; }
+void __stcs(T* p, T value) {
+  *p = value;
+}
 
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline int __popc(unsigned x) { return std::popcount(x); }
-inline int __popcll(unsigned long long x) { return std::popcount(x); }
-inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
-inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
+inline float __int_as_float(int x) {
+  return std::bit_cast<float>(x);
+}
+inline float __uint_as_float(unsigned x) {
+  return std::bit_cast<float>(x);
+}
+inline int __float_as_int(float x) {
+  return std::bit_cast<int>(x);
+}
+inline unsigned __float_as_uint(float x) {
+  return std::bit_cast<unsigned>(x);
+}
+inline int __popc(unsigned x) {
+  return std::popcount(x);
+}
+inline int __popcll(unsigned long long x) {
+  return std::popcount(x);
+}
+inline int __clz(int x) {
+  return std::countl_zero(static_cast<unsigned>(x));
+}
+inline int __ffs(int x) {
+  return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1;
+}
 inline unsigned __brev(unsigned x) {
   unsigned y = 0;
   for (int i = 0; i < 32; ++i) y |= (x >> i & 1) << (31 - i);
@@ -266,14 +317,30 @@ inline int __dp4a(int a, int b, int c) {
   for (int i = 0; i < 4; ++i) c += static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
   return c;
 }
-inline float __expf(float x) { return std::exp(x); }
-inline float __logf(float x) { return std::log(x); }
-inline float __fdividef(float a, float b) { return a / b; }
-inline float __frcp_rn(float x) { return 1 / x; }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline float __expf(float x) {
+  return std::exp(x);
+}
+inline float __logf(float x) {
+  return std::log(x);
+}
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
+inline float __frcp_rn(float x) {
+  return 1 / x;
+}
+inline float __fadd_rn(float a, float b) {
+  return a + b;
+}
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+inline float rsqrtf(float x) {
+  return 1 / std::sqrt(x);
+}
 inline void sincospif(float x, float* sine, float* cosine) {
   *sine = static_cast<float>(std::sin(static_cast<double>(x) * 3.14159265358979323846));
   *cosine = static_cast<float>(std::cos(static_cast<double>(x) * 3.14159265358979323846));
@@ -283,9 +350,18 @@ using std::min;
 
 // ---- the host's side
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600, cudaErrorLaunchFailure = 719 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorNotReady = 600,
+  cudaErrorLaunchFailure = 719
+};
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum { cudaDevAttrComputeCapabilityMajor = 75 };
 struct CUstream_st;

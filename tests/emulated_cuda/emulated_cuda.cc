@@ -46,7 +46,8 @@ struct Copies {
 class Block {
  public:
   Block(dim3 threads, size_t shared_bytes)
-      : threads_(threads), count_(static_cast<int>(threads.x * threads.y * threads.z)),
+      : threads_(threads),
+        count_(static_cast<int>(threads.x * threads.y * threads.z)),
         warps_(static_cast<size_t>((count_ + 31) / 32)),
         shared_bytes_(shared_bytes),
         shared_(static_cast<std::byte*>(std::aligned_alloc(1024, (shared_bytes / 1024 + 1) * 1024))) {}
@@ -132,15 +133,14 @@ void Block::run(uint3 index, dim3 grid, const std::function<void()>& body) {
     current = {{u % threads_.x, u / threads_.x % threads_.y, u / threads_.x / threads_.y}, index, threads_, grid};
   };
   for (int t = 0; t < count_; ++t) {
-    fibers[static_cast<size_t>(t)] =
-        Fiber(std::allocator_arg, stacks, [&, t](Fiber&& caller) {
-          back[static_cast<size_t>(t)] = std::move(caller);
-          enter(t);
-          body();
-          enter(t);
-          exit_thread();
-          return std::move(back[static_cast<size_t>(t)]);
-        });
+    fibers[static_cast<size_t>(t)] = Fiber(std::allocator_arg, stacks, [&, t](Fiber&& caller) {
+      back[static_cast<size_t>(t)] = std::move(caller);
+      enter(t);
+      body();
+      enter(t);
+      exit_thread();
+      return std::move(back[static_cast<size_t>(t)]);
+    });
   }
   while (alive_ > 0) {
     const uint64_t before = progress_;
@@ -157,15 +157,33 @@ void Block::run(uint3 index, dim3 grid, const std::function<void()>& body) {
 
 }  // namespace
 
-void block_barrier() { block->block_barrier(); }
-void warp_barrier(unsigned mask) { block->warp_barrier(mask); }
-void named_barrier(int id, int threads) { block->named_barrier(id, threads); }
-void yield() { block->yield(); }
-void note_progress() { block->note_progress(); }
-std::byte* lane_slot(int lane) { return block->warp().slots[lane]; }
-unsigned alive_lanes() { return block->warp().alive; }
-std::byte* dynamic_shared() { return block->shared(); }
-size_t dynamic_shared_bytes() { return block->shared_bytes(); }
+void block_barrier() {
+  block->block_barrier();
+}
+void warp_barrier(unsigned mask) {
+  block->warp_barrier(mask);
+}
+void named_barrier(int id, int threads) {
+  block->named_barrier(id, threads);
+}
+void yield() {
+  block->yield();
+}
+void note_progress() {
+  block->note_progress();
+}
+std::byte* lane_slot(int lane) {
+  return block->warp().slots[lane];
+}
+unsigned alive_lanes() {
+  return block->warp().alive;
+}
+std::byte* dynamic_shared() {
+  return block->shared();
+}
+size_t dynamic_shared_bytes() {
+  return block->shared_bytes();
+}
 
 void copy_later(void* to, const void* from, size_t bytes) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
@@ -236,13 +254,19 @@ void emulated_cuda::launch(dim3 grid, dim3 threads, size_t shared_bytes, std::fu
   now_or_captured([=, body = std::move(body)] { run_grid(grid, threads, shared_bytes, body); });
 }
 
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  return *count = 1, cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {"emulated", size_t{16} << 30, 9, 0, 4, 1 << 20, 232448};
   return cudaSuccess;
 }
-cudaError_t cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = size_t{16} << 30, cudaSuccess; }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return *free = *total = size_t{16} << 30, cudaSuccess;
+}
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   if (bytes > size_t{16} << 30) return cudaErrorMemoryAllocation;
   *data = std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024);
@@ -250,9 +274,15 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   std::memset(*data, 0xFF, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaFree(void* data) { return std::free(data), cudaSuccess; }
-cudaError_t cudaMallocHost(void** data, size_t bytes) { return cudaMalloc(data, bytes); }
-cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
+cudaError_t cudaFree(void* data) {
+  return std::free(data), cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** data, size_t bytes) {
+  return cudaMalloc(data, bytes);
+}
+cudaError_t cudaFreeHost(void* data) {
+  return cudaFree(data);
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
   now_or_captured([=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
@@ -261,19 +291,37 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
   now_or_captured([=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return *stream = new CUstream_st{0}, cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return *event = new CUevent_st{}, cudaSuccess; }
-cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = new CUstream_st{0}, cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return delete stream, cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return *event = new CUevent_st{}, cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return delete event, cudaSuccess;
+}
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   if (capturing == nullptr) event->time = std::chrono::steady_clock::now();
   return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
   *ms = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
   return cudaSuccess;
@@ -294,8 +342,18 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
   for (const auto& node : exec->nodes) node();
   return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
-const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "out of memory"; }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return delete graph, cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  return delete exec, cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+cudaError_t cudaPeekAtLastError() {
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess ? "no error" : "out of memory";
+}

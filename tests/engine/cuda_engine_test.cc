@@ -123,10 +123,12 @@ TEST(CudaEngineErrors, NonFiniteLogitsEndOnlyTheirSequence) {
 TEST(DeviceSampler, ChoosesAsTheHostDoes) {
   if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
   Rng rng = fresh_rng();
-  const SamplingParams kinds[] = {
-      {.temperature = 0},           {.temperature = 1},
-      {.temperature = 0.7f, .top_p = 0.8f}, {.temperature = 1.5f, .top_k = 5},
-      {.temperature = 1, .top_k = 40, .min_p = 0.05f},   {.temperature = 0.9f, .top_p = 0.5f, .top_k = 7, .min_p = 0.01f}};
+  const SamplingParams kinds[] = {{.temperature = 0},
+                                  {.temperature = 1},
+                                  {.temperature = 0.7f, .top_p = 0.8f},
+                                  {.temperature = 1.5f, .top_k = 5},
+                                  {.temperature = 1, .top_k = 40, .min_p = 0.05f},
+                                  {.temperature = 0.9f, .top_p = 0.5f, .top_k = 7, .min_p = 0.01f}};
   constexpr int64_t kVocab = 1003, kValid = 1000;
   std::vector<float> logits;
   std::vector<SampleRow> rows;

@@ -32,6 +32,8 @@ std::vector<ExpertShape> expert_shapes() {
   shapes.push_back({7, 128, 4, 32, 64, Skew::even, false});
   shapes.push_back({3, 4, 2, 96, 2880, Skew::even, true});
   shapes.push_back({300, 2, 1, 160, 160, Skew::first, true});  // one expert with many tokens, one with none
+  for (int64_t tokens : {90, 120, 180, 200, 256})              // tiles of every width
+    shapes.push_back({tokens, 2, 1, 32, 96, Skew::first, tokens % 3 == 0});
   shapes.push_back({70, 3, 2, 208, 160, Skew::even, false});
   shapes.push_back({40, 2, 2, 64, 608, Skew::even, true});
   shapes.push_back({6, 16, 2, 48, 160, Skew::favourites, false});

@@ -67,6 +67,12 @@ bool selects(const std::string& model) {
   return model == "deepseek_v32" || model == "glm_moe_dsa" || model == "deepseek_v4";
 }
 
+// The random weights of these two make errors ten times as large as the others do: float64 itself is 4e-6 and 6e-6 away
+// from the float32 reference (docs/numerics.md).
+bool amplifies(const std::string& model) {
+  return model.starts_with("kimi_k3");
+}
+
 TEST_P(CudaGolden, Float32IsExact) {
   const std::string model = GetParam();
   const Forward got = run_on(Backend::cuda, Precision::float32, model, ids_);
@@ -76,20 +82,37 @@ TEST_P(CudaGolden, Float32IsExact) {
   for (size_t i = 0; i < got.named.size(); ++i) {
     const auto& [name, tap] = got.named[i];
     const std::vector<double> want = selects(model) ? cpu.named[i].second.values : golden_values(reference, name);
-    EXPECT_LE(relative_l2(tap.values, want), 1e-5) << name;
+    EXPECT_LE(relative_l2(tap.values, want), amplifies(model) ? 2e-5 : 1e-5) << name;
   }
 }
 
-// The error of a product whose inputs are rounded to bf16 is 2^-9 of it, and grows with the square root of the number of
-// roundings on the way to the logits; experts that a rounded score swaps at a near-tie add to it.
+std::vector<double> kept(const std::vector<double>& values, const std::vector<bool>& left_out) {
+  const size_t width = values.size() / left_out.size();
+  std::vector<double> out;
+  for (size_t row = 0; row < left_out.size(); ++row)
+    if (!left_out[row])
+      out.insert(out.end(), values.begin() + static_cast<ptrdiff_t>(row * width),
+                 values.begin() + static_cast<ptrdiff_t>((row + 1) * width));
+  return out;
+}
+
+// docs/numerics.md, "bf16 products". Rows whose experts or entries rounding chose otherwise are left out from there on;
+// what made them differ is within the bound in the layer before, so the choice was between scores that close.
 TEST_P(CudaGolden, FastIsWithinTheBoundOfBf16) {
   const std::string model = GetParam();
   const Forward got = run_on(Backend::cuda, Precision::fast, model, ids_);
-  const Forward cpu = run_on(Backend::cpu, Precision::float32, model, ids_);
-  const double difference = relative_l2(got.named.back().second.values, cpu.named.back().second.values);
-  RecordProperty("relative_l2", std::to_string(difference));
-  std::printf("%s: logits %.2e\n", model.c_str(), difference);
-  EXPECT_LE(difference, 3e-2);
+  const Forward want = run_on(Backend::cpu, Precision::float32, model, ids_);
+  const auto left_out = diverged_rows(got, want, std::ssize(ids_[0]));
+  for (size_t i = 0; i < got.named.size(); ++i) {
+    const std::vector<double> ours = kept(got.named[i].second.values, left_out[i]);
+    const double difference = relative_l2(ours, kept(want.named[i].second.values, left_out[i]));
+    const auto rows = std::count(left_out[i].begin(), left_out[i].end(), true);
+    if (i + 1 == got.named.size())
+      std::printf("%s: logits %.2e, %td of %zu rows left out\n", model.c_str(), difference, rows, left_out[i].size());
+    EXPECT_TRUE(ours.empty() || difference <= (amplifies(model) ? 1e-1 : 3e-2))
+        << got.named[i].first << ": " << difference;
+  }
+  EXPECT_LT(std::count(left_out.back().begin(), left_out.back().end(), true), std::ssize(left_out.back()));
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaGolden,

@@ -123,8 +123,9 @@ class CudaDevice final : public Device {
     void* data = nullptr;
     if (cudaMallocHost(&data, static_cast<size_t>(bytes)) != cudaSuccess) {
       cudaGetLastError();
-      throw Error(StatusCode::resource_exhausted, fmt::format("{} needs {} of pinned host memory, which the system refused",
-                                                              purpose, bytes_text(static_cast<size_t>(bytes))));
+      throw Error(StatusCode::resource_exhausted,
+                  fmt::format("{} needs {} of pinned host memory, which the system refused", purpose,
+                              bytes_text(static_cast<size_t>(bytes))));
     }
     std::memset(data, 0, static_cast<size_t>(bytes));
     return {static_cast<std::byte*>(data), bytes, free_host};

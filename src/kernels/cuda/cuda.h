@@ -22,8 +22,9 @@ extern const Kernel kLinear, kGroupedLinear, kExpertLinear, kExpertSwiglu;
 extern const Kernel kExpertLinearMxfp4, kExpertSwigluMxfp4;
 // gqa.cu; gqa_prefill.cu: bf16 caches on the matrix units
 extern const Kernel kGqa, kGqaBf16;
-// mla.cu, index_topk.cu, index_hash.cu
-extern const Kernel kMlaAbsorb, kMlaAttend, kMlaAttendBf16, kMlaUp, kIndexTopk, kIndexTopkBf16, kIndexHash;
+// mla.cu, mla_attend.cu, index_topk.cu, index_hash.cu; *_bf16.cu: the same on the matrix units
+extern const Kernel kMlaAbsorb, kMlaAbsorbBf16, kMlaAttend, kMlaAttendBf16, kMlaUp, kMlaUpBf16;
+extern const Kernel kIndexTopk, kIndexTopkBf16, kIndexHash;
 // kda.cu
 extern const Kernel kShortConv, kKdaGate, kKda;
 // hyper_connections.cu, compressor.cu, entry_attention.cu

@@ -73,10 +73,11 @@ void fill_plain(const WeightSlot& slot, std::byte* out, uint64_t seed, Stream& s
   const bool vector = slot.spec.kind == WeightKind::vector;
   const bool norm = vector && slot.spec.name.find("norm") != std::string::npos;
   const float mean = norm ? 1.0f : 0.0f;
-  const float deviation = norm                                        ? 0.0f
-                          : vector                                    ? 0.1f
-                          : slot.spec.kind == WeightKind::embedding ? 1.0f
-                                                                      : 1 / std::sqrt(static_cast<float>(slot.spec.shape[-1]));
+  const float deviation = norm     ? 0.0f
+                          : vector ? 0.1f
+                          : slot.spec.kind == WeightKind::embedding
+                              ? 1.0f
+                              : 1 / std::sqrt(static_cast<float>(slot.spec.shape[-1]));
   if (slot.stored == DType::f32)
     return fill(normal_kernel<float>, reinterpret_cast<float*>(out), n, stream, mean, deviation, seed);
   CHECK(slot.stored == DType::bf16, "dummy weights of type {}", dtype_name(slot.stored));

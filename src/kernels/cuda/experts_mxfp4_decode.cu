@@ -19,14 +19,19 @@ __host__ __device__ constexpr int row_bytes(int K) {
   return ceil_div(K, kPiece) * kPiece * 2 + 64;
 }
 
+// Of the sums: two where memory allows.
+__host__ __device__ constexpr int buffers_of(int tokens) {
+  return tokens <= 8 ? 2 : 1;
+}
+
 struct Shared {
   std::byte* x;  // [kTokens][row_bytes]: per piece [word][group][16 bytes]
-  float* sums;   // [kWarps][kTokens][kColumn]
+  float* sums;   // [buffers][kWarps][kTokens][kColumn]
   int* passes;   // expert | (which kTokens of its rows) << 16
 };
 
 __host__ __device__ constexpr int64_t shared_bytes(int tokens, int K, int64_t passes) {
-  return static_cast<int64_t>(tokens) * row_bytes(K) + kWarps * tokens * kColumn * 4 + passes * 4;
+  return static_cast<int64_t>(tokens) * row_bytes(K) + buffers_of(tokens) * kWarps * tokens * kColumn * 4 + passes * 4;
 }
 
 // Lists every `tokens` rows of every expert; returns their number. All threads; ends with a barrier.
@@ -85,11 +90,24 @@ struct Weights {
   }
 };
 
-// sums += one piece of 16 rows times the staged rows. x: of this lane's row and group, in the piece.
+// The staged rows that a lane multiplies with: offsets of its group in piece 0. Columns of a product do not touch each
+// other, so those past the last row may repeat it.
+template <int kTokens>
+struct Columns {
+  int offsets[kTokens / 8];
+  bool more;  // than 8 rows
+
+  __device__ Columns(int count, int stride) : more(count > 8) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; ++n) offsets[n] = min(8 * n + lane / 4, count - 1) * stride + lane % 4 * 16;
+  }
+};
+
+// sums += one piece of 16 rows times the staged rows, whose part in the piece begins at x.
 template <int kTokens, bool kHuge>
-__device__ __forceinline__ void multiply_piece(const PieceShare& share, const std::byte* x, int stride, int count,
-                                               float (&sums)[kTokens / 8][4]) {
-  const int g = static_cast<int>(threadIdx.x) % kWarp / 4;
+__device__ __forceinline__ void multiply_piece(const PieceShare& share, const std::byte* x,
+                                               const Columns<kTokens>& columns, float (&sums)[kTokens / 8][4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     unsigned t[2][4];
@@ -101,44 +119,45 @@ __device__ __forceinline__ void multiply_piece(const PieceShare& share, const st
     const unsigned even[4] = {t[0][0], t[1][0], t[0][1], t[1][1]}, odd[4] = {t[0][2], t[1][2], t[0][3], t[1][3]};
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) {
-      if (n > 0 && 8 * n >= count) continue;
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (8 * n + g < count) v = *reinterpret_cast<const uint4*>(x + 8 * n * stride + i * 64);
+      if (n > 0 && !columns.more) continue;
+      const uint4 v = *reinterpret_cast<const uint4*>(x + columns.offsets[n] + i * 64);
       mma_bf16(sums[n], even, v.x, v.y);
       mma_bf16(sums[n], odd, v.z, v.w);
     }
   }
 }
 
-// Adds up the warps' sums of a tile and writes its outputs. All threads; the sums are free again afterwards.
+// Adds up the warps' sums of a tile and writes its outputs. All threads; the sums are free again afterwards, as are the
+// staged rows. With two buffers the next tile's sums go to the other one, so warps that write nothing run ahead.
 template <int kTokens>
-__device__ void finish_tile(const ExpertCall& call, const Shared& shared, float (&sums)[kTokens / 8][4], int e,
-                            int tile, int first, int count) {
+__device__ void finish_tile(const ExpertCall& call, float* buffers, float (&sums)[kTokens / 8][4], int e, int tile,
+                            int first, int count) {
+  static_assert(kTokens * kTileRows / 2 <= kThreads);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, g = thread % kWarp / 4, q = thread % 4;
+  const int pair = thread % (kTileRows / 2) * 2, row = tile * kTileRows + pair, token = thread / (kTileRows / 2);
+  const bool writes = token < count && row < call.N;
+  const float2 bias = writes ? bias_pair(call, e, row) : make_float2(0, 0);
+  float* buffer = buffers + tile % buffers_of(kTokens) * (kWarps * kTokens * kColumn);
 #pragma unroll
   for (int n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float* to = shared.sums + (warp * kTokens + 8 * n + 2 * q + i) * kColumn + 2 * g;
+      float* to = buffer + (warp * kTokens + 8 * n + 2 * q + i) * kColumn + 2 * g;
       *reinterpret_cast<float2*>(to) = make_float2(sums[n][i], sums[n][2 + i]);
       sums[n][i] = sums[n][2 + i] = 0;
     }
   }
   __syncthreads();
-  for (int i = thread; i < count * (kTileRows / 2); i += kThreads) {
-    const int row = tile * kTileRows + i % (kTileRows / 2) * 2, token = i / (kTileRows / 2);
-    if (row >= call.N) continue;
-    const float2 bias = bias_pair(call, e, row);
+  if (writes) {
     float2 sum = make_float2(0, 0);
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      const float* from = shared.sums + (w * kTokens + token) * kColumn + i % (kTileRows / 2) * 2;
-      const float2 v = *reinterpret_cast<const float2*>(from);
+      const float2 v = *reinterpret_cast<const float2*>(buffer + (w * kTokens + token) * kColumn + pair);
       sum.x += v.x, sum.y += v.y;
     }
     write_pair(call, row, first + token, sum.x + bias.x, sum.y + bias.y);
   }
-  __syncthreads();
+  if (buffers_of(kTokens) == 1) __syncthreads();
 }
 
 template <int kTokens>
@@ -148,15 +167,14 @@ __global__ void __launch_bounds__(kThreads, 2) decode_kernel(ExpertCall call, in
   Shared shared;
   shared.x = memory;
   shared.sums = reinterpret_cast<float*>(memory + kTokens * stride);
-  shared.passes = reinterpret_cast<int*>(shared.sums + kWarps * kTokens * kColumn);
+  shared.passes = reinterpret_cast<int*>(shared.sums + buffers_of(kTokens) * kWarps * kTokens * kColumn);
   const int passes = min(list_passes(call, kTokens, shared.passes), max_passes);
   const int tiles = ceil_div(call.N, kTileRows), rounds = ceil_div(ceil_div(call.K, kPiece), kWarps);
   const int64_t units = static_cast<int64_t>(passes) * tiles;
   int64_t unit = units * blockIdx.x / gridDim.x;
   const int64_t end = units * (blockIdx.x + 1) / gridDim.x;
 
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::byte* x = shared.x + lane / 4 * stride + lane % 4 * 16;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
   float sums[kTokens / 8][4] = {};
   while (unit < end) {
     const int pass = shared.passes[unit / tiles], e = pass & 0xFFFF;
@@ -165,6 +183,7 @@ __global__ void __launch_bounds__(kThreads, 2) decode_kernel(ExpertCall call, in
     const int tile_end = static_cast<int>(min(static_cast<int64_t>(tiles), here.tile + (end - unit)));
     const std::byte* codes = call.weight + e * call.matrix_bytes;
     const Weights weights{codes, codes + static_cast<int64_t>(call.N) * call.K / 2, call.N, call.K / 32};
+    const Columns<kTokens> columns(count, stride);
     unit += tile_end - here.tile;
 
     PieceShare shares[kAhead];
@@ -179,15 +198,15 @@ __global__ void __launch_bounds__(kThreads, 2) decode_kernel(ExpertCall call, in
         const unsigned largest = max(shares[i].scales[0], shares[i].scales[1]);
         const bool huge = __any_sync(kAllLanes, static_cast<int>(largest > kLargest)) != 0;
         if (here.piece * 4 < weights.groups) {
-          const std::byte* from = x + here.piece * (kPiece * 2);
-          if (huge) multiply_piece<kTokens, true>(shares[i], from, stride, count, sums);
-          else multiply_piece<kTokens, false>(shares[i], from, stride, count, sums);
+          const std::byte* from = shared.x + here.piece * (kPiece * 2);
+          if (huge) multiply_piece<kTokens, true>(shares[i], from, columns, sums);
+          else multiply_piece<kTokens, false>(shares[i], from, columns, sums);
         }
         weights.load(shares[i], ahead, tile_end);
         ahead.advance(rounds);
         const int tile = here.tile;
         here.advance(rounds);
-        if (here.tile != tile) finish_tile<kTokens>(call, shared, sums, e, tile, first, count);
+        if (here.tile != tile) finish_tile<kTokens>(call, shared.sums, sums, e, tile, first, count);
       }
     }
   }

@@ -2,9 +2,10 @@
 // the softmax are rounded to bf16, sums are float32 (FlashAttention-2: Dao, arXiv 2307.08691).
 //
 // A thread block takes 128 rows, which are (token, query head) pairs of one kv head and neighbouring tokens, and walks
-// the 64-row tiles of keys that they see, each a block of the cache; a warp has 16 of the rows. Tiles lie at fixed
-// positions and a tile that a row does not see changes nothing, so a token's result does not depend on its neighbours
-// or on how the prompt was cut into chunks. Steps of few tokens a sequence go to attend_tokens() instead.
+// the 64-row tiles of keys that they see, each a block of the cache; a warp has 16 or 32 of the rows. Tiles lie at
+// fixed positions and a tile that a row does not see changes nothing, so a token's result does not depend on its
+// neighbours or on how the prompt was cut into chunks. Steps of few tokens a sequence go to attend_tokens() instead,
+// which rounds q alike but not the weights.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gqa.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -12,9 +13,16 @@
 namespace moesaic::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * kWarp, kRows = 16 * kWarps;
+constexpr int kRows = 128;
 constexpr int kTile = kBlockTokens;
 constexpr int kFewTokens = 8;  // a sequence, at most, for attend_tokens()
+// Warps of a block, and 16-row fragments of each: more rows a warp read shared memory less, but need registers.
+template <int D>
+constexpr int kWarps = D == 64 ? 4 : 8;
+template <int D>
+constexpr int kThreads = kWarp* kWarps<D>;
+template <int D>
+constexpr int kBlocks = kRows / 16 / kWarps<D>;
 constexpr float kLog2E = 1.44269504088896340736f;
 
 __device__ __forceinline__ float exp2_approximate(float x) {
@@ -53,56 +61,45 @@ __device__ __forceinline__ Segment segment_at(const Gqa& g, int t, int limit) {
 template <int D>
 struct Tiles {
   uint16_t keys[2][kTile * D], values[2][kTile * D];
-  uint4 query[kWarps][D / 16][kWarp];  // each lane's own fragments
+  uint4 query[kRows / 16][D / 16][kWarp];  // each lane's own fragments
+  Segment segment;                         // here, as registers are scarce
 };
 template <int D>
 __device__ __forceinline__ int piece_offset(int row, int piece) {
   return row * D + (piece ^ (row & 7)) * 8;
 }
 
-// Keys and values of one kv head at one position: from the blocks of the cache, the ring, or where the position belongs
-// to this step, `step` (bf16 [2][tokens][kv_heads * D]). Null: not seen by any token of the segment.
-struct RowPlace {
-  const uint16_t *keys, *values;
-};
+// Keys (which = 0) or values (1) of one kv head at one position: from the blocks of the cache, the ring, or where the
+// position belongs to this step, `step` (bf16 [2][tokens][kv_heads * D]). Null: not seen by any token of the segment.
 template <int D>
-__device__ __forceinline__ RowPlace row_place(const Gqa& g, const Segment& s, const uint16_t* step, int block,
-                                              int position, int kv_head) {
-  const int width = g.kv_heads * D;
-  const int last = s.position + s.end - s.begin - 1;
-  if (position > last || (g.window > 0 && position <= s.position - g.window)) return {nullptr, nullptr};
-  if (g.window == 0) {
-    const uint16_t* keys =
-        reinterpret_cast<const uint16_t*>(g.cache + block * g.stride) + position % kBlockTokens * width + kv_head * D;
-    return {keys, keys + kBlockTokens * width};
-  }
-  if (position >= s.chunk) {
-    const uint16_t* keys = step + static_cast<int64_t>(s.begin + position - s.position) * width + kv_head * D;
-    return {keys, keys + static_cast<int64_t>(g.tokens) * width};
-  }
-  const uint16_t* keys = gqa_cached<const uint16_t>(g, s.sequence, position % g.window, 0) + kv_head * D;
-  return {keys, keys + static_cast<int64_t>(g.window) * width};
+__device__ __forceinline__ const uint16_t* row_place(const Gqa& g, const Segment& s, const uint16_t* step, int position,
+                                                     int kv_head, int which) {
+  const int width = g.kv_heads * D, last = s.position + s.end - s.begin - 1;
+  if (position > last || (g.window > 0 && position <= s.position - g.window)) return nullptr;
+  if (g.window > 0 && position >= s.chunk)
+    return step + static_cast<int64_t>(which * g.tokens + s.begin + position - s.position) * width + kv_head * D;
+  const int row = g.window > 0 ? position % g.window : position;
+  return gqa_cached<const uint16_t>(g, s.sequence, row, which) + kv_head * D;
 }
 
-// Starts the copies of tile `tile` into buffer `buffer`: four threads a row. Rows that nobody sees become 0.
+// Starts the copies of tile `tile` into buffer `buffer`: half of the threads copy keys, half values. Rows that nobody
+// sees become 0.
 template <int D>
 __device__ __forceinline__ void copy_tile(const Gqa& g, const Segment& s, const uint16_t* step, int tile, int kv_head,
                                           Tiles<D>& tiles, int buffer) {
-  constexpr int kEach = D / 8 / 4;  // pieces of a thread
-  const int row = static_cast<int>(threadIdx.x) / 4, first = static_cast<int>(threadIdx.x) % 4 * kEach;
-  const int block = g.window == 0 ? g.block_tables[s.sequence * g.max_blocks + tile] : 0;
-  const RowPlace from = row_place<D>(g, s, step, block, tile * kTile + row, kv_head);
-  const int bytes = from.keys != nullptr ? 16 : 0;
-  const uint16_t *keys = bytes > 0 ? from.keys : step, *values = bytes > 0 ? from.values : step;
+  constexpr int kByRow = kThreads<D> / 2 / kTile, kEach = D / 8 / kByRow;  // threads of a row, pieces of a thread
+  const int thread = static_cast<int>(threadIdx.x), which = thread / (kThreads<D> / 2);
+  const int row = thread / kByRow % kTile, first = thread % kByRow * kEach;
+  const uint16_t* from = row_place<D>(g, s, step, tile * kTile + row, kv_head, which);
+  const int bytes = from != nullptr ? 16 : 0;
+  from = bytes > 0 ? from + first * 8 : step;
+  uint16_t* to = which == 0 ? tiles.keys[buffer] : tiles.values[buffer];
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int to = piece_offset<D>(row, first + i), at = bytes > 0 ? (first + i) * 8 : 0;
-    copy_async(&tiles.keys[buffer][to], keys + at, bytes);
-    copy_async(&tiles.values[buffer][to], values + at, bytes);
-  }
+  for (int i = 0; i < kEach; ++i)
+    copy_async(to + piece_offset<D>(row, first + i), from + (bytes > 0 ? i * 8 : 0), bytes);
 }
 
-// A warp's 16 rows. Of lane 4g + q: row g in [0], row g + 8 in [1]; totals are each lane's own. `largest` is in units
+// 16 rows of a warp. Of lane 4g + q: row g in [0], row g + 8 in [1]; totals are each lane's own. `largest` is in units
 // of log2, so that a tile without a larger score scales by 1 exactly.
 template <int D>
 struct RowState {
@@ -112,13 +109,13 @@ struct RowState {
 };
 
 template <int D>
-__device__ __forceinline__ void load_rows(const Gqa& g, const Segment& s, int tile_begin, int kv_head,
+__device__ __forceinline__ void load_rows(const Gqa& g, const Segment& s, int tile_begin, int kv_head, int block,
                                           RowState<D>& rows, Tiles<D>& tiles) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const float* from[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int row = warp * 16 + i * 8 + lane / 4, t = tile_begin + row / g.group;
+    const int row = block * 16 + i * 8 + lane / 4, t = tile_begin + row / g.group;
     const bool held = t >= s.begin && t < s.end;
     rows.position[i] = held ? s.position + t - s.begin : -1;
     rows.largest[i] = -INFINITY, rows.total[i] = 0;
@@ -131,7 +128,8 @@ __device__ __forceinline__ void load_rows(const Gqa& g, const Segment& s, int ti
       const float2 x = *reinterpret_cast<const float2*>(from[i] + channel);
       return pack_bf16(x.x, x.y);
     };
-    tiles.query[warp][k][lane] = make_uint4(pair(0, 16 * k), pair(1, 16 * k), pair(0, 16 * k + 8), pair(1, 16 * k + 8));
+    tiles.query[block][k][lane] =
+        make_uint4(pair(0, 16 * k), pair(1, 16 * k), pair(0, 16 * k + 8), pair(1, 16 * k + 8));
   }
 #pragma unroll
   for (int n = 0; n < D / 8; ++n)
@@ -139,24 +137,28 @@ __device__ __forceinline__ void load_rows(const Gqa& g, const Segment& s, int ti
     for (int i = 0; i < 4; ++i) rows.values[n][i] = 0;
 }
 
-// scores[16, 64] = q keys, eight blocks of 8 keys.
+// scores[16, 64] = q keys, eight blocks of 8 keys, for each fragment of rows.
 template <int D>
-__device__ __forceinline__ void multiply_keys(const Tiles<D>& tiles, int buffer, float (&scores)[8][4]) {
+__device__ __forceinline__ void multiply_keys(const Tiles<D>& tiles, int buffer, float (&scores)[kBlocks<D>][8][4]) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = fresh_lane();
   const uint16_t* keys = tiles.keys[buffer];
   const int base = piece_offset<D>(lane % 8, lane / 8);  // piece 4k + lane / 8 of the row is at base ^ 32k
 #pragma unroll
-  for (int n = 0; n < 8; ++n)
+  for (int m = 0; m < kBlocks<D>; ++m)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) scores[n][i] = 0;
+    for (int n = 0; n < 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[m][n][i] = 0;
 #pragma unroll
   for (int k = 0; k < D / 32; ++k) {
-    unsigned a[2][4];
+    unsigned a[2][kBlocks<D>][4];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4 query = tiles.query[warp][2 * k + half][lane];
-      a[half][0] = query.x, a[half][1] = query.y, a[half][2] = query.z, a[half][3] = query.w;
-    }
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int m = 0; m < kBlocks<D>; ++m) {
+        const uint4 query = tiles.query[warp * kBlocks<D> + m][2 * k + half][lane];
+        a[half][m][0] = query.x, a[half][m][1] = query.y, a[half][m][2] = query.z, a[half][m][3] = query.w;
+      }
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
       unsigned b[2][4];  // of each block of keys, channels 32k to 32k + 31
@@ -165,7 +167,10 @@ __device__ __forceinline__ void multiply_keys(const Tiles<D>& tiles, int buffer,
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) mma_bf16(scores[n + i], a[half], b[i][2 * half], b[i][2 * half + 1]);
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+          for (int m = 0; m < kBlocks<D>; ++m)
+            mma_bf16(scores[m][n + i], a[half][m], b[i][2 * half], b[i][2 * half + 1]);
     }
   }
 }
@@ -214,37 +219,43 @@ __device__ __forceinline__ void soften(float scale2, RowState<D>& rows, float (&
     for (int i = 0; i < 4; ++i) rows.values[n][i] *= alpha[i / 2];
 }
 
-// values[16, D] += weights values.
+// values[16, D] += weights values, for each fragment of rows.
 template <int D>
-__device__ __forceinline__ void multiply_values(const float (&weights)[8][4], const uint16_t* values,
-                                                RowState<D>& rows) {
+__device__ __forceinline__ void multiply_values(const float (&weights)[kBlocks<D>][8][4], const uint16_t* values,
+                                                RowState<D> (&rows)[kBlocks<D>]) {
   const int lane = fresh_lane();
   const int base = piece_offset<D>(lane % 16, lane / 16);  // piece n + lane / 16, n even, is at base ^ 8n
 #pragma unroll
   for (int k = 0; k < kTile / 16; ++k) {
-    const float(&low)[4] = weights[2 * k];
-    const float(&high)[4] = weights[2 * k + 1];
-    const unsigned a[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]),
-                           pack_bf16(high[2], high[3])};
+    unsigned a[kBlocks<D>][4];
+#pragma unroll
+    for (int m = 0; m < kBlocks<D>; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        a[m][i] = pack_bf16(weights[m][2 * k + i / 2][i % 2 * 2], weights[m][2 * k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
       unsigned b[4];
       load_matrices_transposed(b, values + 16 * k * D + (base ^ 8 * n));
-      mma_bf16(rows.values[n], a, b[0], b[1]);
-      mma_bf16(rows.values[n + 1], a, b[2], b[3]);
+#pragma unroll
+      for (int m = 0; m < kBlocks<D>; ++m) {
+        mma_bf16(rows[m].values[n], a[m], b[0], b[1]);
+        mma_bf16(rows[m].values[n + 1], a[m], b[2], b[3]);
+      }
     }
   }
 }
 
 template <int D>
-__device__ __forceinline__ void store_rows(const Gqa& g, int tile_begin, int kv_head, const RowState<D>& rows) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+__device__ __forceinline__ void store_rows(const Gqa& g, int tile_begin, int kv_head, int block,
+                                           const RowState<D>& rows) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float total = rows.total[i] + __shfl_xor_sync(kAllLanes, rows.total[i], 1);
     total += __shfl_xor_sync(kAllLanes, total, 2);
     if (rows.position[i] < 0) continue;
-    const int row = warp * 16 + i * 8 + lane / 4, t = tile_begin + row / g.group;
+    const int row = block * 16 + i * 8 + lane / 4, t = tile_begin + row / g.group;
     const int head = kv_head * g.group + row % g.group;
     const float factor =
         gqa_result({rows.largest[i] / kLog2E, total, 1.0f}, g.sinks != nullptr ? g.sinks + head : nullptr);
@@ -256,24 +267,29 @@ __device__ __forceinline__ void store_rows(const Gqa& g, int tile_begin, int kv_
   }
 }
 
-// See the top. Grid: [tiles of `tile_tokens` tokens, the last first as it sees most; kv_heads].
+// See the top. Grid: [kv_heads, tiles of `tile_tokens` tokens], the last tile first as it sees most.
 template <int D>
-__global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads<D>, D == 64 ? 2 : 1)
     prompt_kernel(Gqa g, const uint16_t* step, int tile_tokens) {
   Tiles<D>& tiles = *dynamic_shared<Tiles<D>>();
-  const int kv_head = static_cast<int>(blockIdx.y);
-  const int tile_begin = static_cast<int>(gridDim.x - 1 - blockIdx.x) * tile_tokens;
+  Segment& s = tiles.segment;
+  const int kv_head = static_cast<int>(blockIdx.x), first_block = static_cast<int>(threadIdx.x) / kWarp * kBlocks<D>;
+  const int tile_begin = static_cast<int>(gridDim.y - 1 - blockIdx.y) * tile_tokens;
   const int tile_end = min(g.tokens, tile_begin + tile_tokens);
   const float scale2 = g.scale * kLog2E;
   for (int t = tile_begin; t < tile_end;) {
-    const Segment s = segment_at(g, t, tile_end);
-    t = s.end;
-    RowState<D> rows;
-    load_rows<D>(g, s, tile_begin, kv_head, rows, tiles);
-    // Positions of the warp's rows.
-    const int highest = __reduce_max_sync(kAllLanes, max(rows.position[0], rows.position[1]));
-    const auto held = [](int position) { return position < 0 ? INT32_MAX : position; };
-    const int lowest = __reduce_min_sync(kAllLanes, min(held(rows.position[0]), held(rows.position[1])));
+    if (threadIdx.x == 0) s = segment_at(g, t, tile_end);
+    __syncthreads();
+    RowState<D> rows[kBlocks<D>];
+    int highest = -1, lowest = INT32_MAX;  // positions of the warp's rows
+#pragma unroll
+    for (int m = 0; m < kBlocks<D>; ++m) {
+      load_rows<D>(g, s, tile_begin, kv_head, first_block + m, rows[m], tiles);
+#pragma unroll
+      for (int position : rows[m].position)
+        if (position >= 0) highest = max(highest, position), lowest = min(lowest, position);
+    }
+    highest = __reduce_max_sync(kAllLanes, highest), lowest = __reduce_min_sync(kAllLanes, lowest);
     const int last = (s.position + s.end - s.begin - 1) / kTile;
     int tile = g.window > 0 ? max(0, s.position - g.window + 1) / kTile : 0;
     copy_tile<D>(g, s, step, tile, kv_head, tiles, 0);
@@ -286,14 +302,20 @@ __global__ void __launch_bounds__(kThreads, D == 64 ? 2 : 1)
       commit_copies();
       const int first_key = tile * kTile, last_key = first_key + kTile - 1;
       if (first_key > highest || (g.window > 0 && last_key <= lowest - g.window)) continue;
-      float scores[8][4];
+      float scores[kBlocks<D>][8][4];
       multiply_keys<D>(tiles, buffer, scores);
-      if (last_key > lowest || (g.window > 0 && first_key <= highest - g.window)) mask<D>(g, rows, first_key, scores);
-      soften<D>(scale2, rows, scores);
+      const bool partly = last_key > lowest || (g.window > 0 && first_key <= highest - g.window);
+#pragma unroll
+      for (int m = 0; m < kBlocks<D>; ++m) {
+        if (partly) mask<D>(g, rows[m], first_key, scores[m]);
+        soften<D>(scale2, rows[m], scores[m]);
+      }
       multiply_values<D>(scores, tiles.values[buffer], rows);
     }
-    store_rows<D>(g, tile_begin, kv_head, rows);
-    __syncthreads();  // before the next segment's first tile
+#pragma unroll
+    for (int m = 0; m < kBlocks<D>; ++m) store_rows<D>(g, tile_begin, kv_head, first_block + m, rows[m]);
+    t = s.end;
+    __syncthreads();  // all warps have read the last tile and the segment
   }
 }
 
@@ -333,10 +355,10 @@ void attend_prompt(const OpDesc& desc, const Gqa& g, uint16_t* step, Stream& str
     launch(round_step_kernel, dim3(static_cast<unsigned>(ceil_div(count, int64_t{512})), 2), 256, 0, stream, g.k, g.v,
            count, step);
   const int tile_tokens = kRows / g.group;
-  const dim3 grid(static_cast<unsigned>(ceil_div(g.tokens, tile_tokens)), static_cast<unsigned>(g.kv_heads));
+  const dim3 grid(static_cast<unsigned>(g.kv_heads), static_cast<unsigned>(ceil_div(g.tokens, tile_tokens)));
   const uint16_t* from = g.window == 0 ? reinterpret_cast<const uint16_t*>(g.cache) : step;
-  if (g.D == 64) launch(prompt_kernel<64>, grid, kThreads, sizeof(Tiles<64>), stream, g, from, tile_tokens);
-  else launch(prompt_kernel<128>, grid, kThreads, sizeof(Tiles<128>), stream, g, from, tile_tokens);
+  if (g.D == 64) launch(prompt_kernel<64>, grid, kThreads<64>, sizeof(Tiles<64>), stream, g, from, tile_tokens);
+  else launch(prompt_kernel<128>, grid, kThreads<128>, sizeof(Tiles<128>), stream, g, from, tile_tokens);
   if (g.window > 0) append_step(desc, g, stream);
 }
 

@@ -27,9 +27,9 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
   emulated_cuda::launch(grid, block, shared_bytes, [=] { kernel(static_cast<Parameters>(given)...); });
 #else
   if (shared_bytes > 48 * 1024)
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared_bytes)),
-               "the shared memory of a kernel");
+    check_cuda(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+        "the shared memory of a kernel");
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;

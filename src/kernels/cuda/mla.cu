@@ -1,104 +1,26 @@
-// mla_absorb and mla_up: the products of every head with its part of kv_b [heads * (nope + v), L], read row_major in
-// its own format. y[t, h, n] = sum over k of x[t, h, k] w[h][k, n], where
-//
-//   absorb  w[k, n] = kv_b[h * (nope + v) + k, n]          K = nope, N = L; and k_pe's part of the query is copied
-//   up      w[k, n] = kv_b[h * (nope + v) + nope + n, k]   K = L,    N = v
+// mla_absorb and mla_up in float32: see mla.cuh.
 //
 // A sum is always made of chains of kSegment products in ascending k, whose results are added in ascending order; so
 // the few-token kernels, which spread the segments over warps and lanes, and the tiled ones give the same bits.
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/mla.cuh"
 
-namespace moesaic::cuda {
+namespace moesaic::cuda::folding {
 namespace {
 
 constexpr int kSegment = 16;
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kFewTokens = 32;       // steps of so many tokens stream the weight; longer ones are tiled
 constexpr int kStreamColumns = 128;  // of absorb: columns of a block, 4 a lane
 constexpr int kStreamRows = 32;      // of up: weight rows of a block, 4 a warp
 constexpr int kRowsPerWarp = kStreamRows / kWarps;
 constexpr int kTileColumns = 64;  // outputs of a tile
 
-enum class Stored : uint8_t { bf16, f16, f32, fp8 };
-
-// kv_b as it lies in memory; L % 16 == 0.
-template <Stored kStored>
-struct KvB {
-  const std::byte* data;
-  int L;
-  const float* scales;  // of fp8: one for each scale_rows x scale_columns
-  int scale_rows, scale_columns, scale_stride;
-
-  // Elements [column, column + kCount) of a row, kCount 4 or 16 and a divisor of `column`.
-  template <int kCount>
-  __device__ __forceinline__ void load(int64_t row, int column, float (&out)[kCount]) const {
-    const int64_t at = row * L + column;
-    if constexpr (kStored == Stored::f32) {
-#pragma unroll
-      for (int i = 0; i < kCount; i += 4) {
-        const float4 v = *reinterpret_cast<const float4*>(data + (at + i) * 4);
-        out[i] = v.x, out[i + 1] = v.y, out[i + 2] = v.z, out[i + 3] = v.w;
-      }
-    } else if constexpr (kStored == Stored::fp8) {
-      load_fp8(at, row, column, out);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; i += (kCount < 8 ? 4 : 8)) load_halves(data + (at + i) * 2, out + i, kCount < 8);
-    }
-  }
-
- private:
-  static __device__ __forceinline__ float half(unsigned bits) {
-    const auto h = static_cast<uint16_t>(bits);
-    return kStored == Stored::bf16 ? bf16_to_f32(h) : f16_to_f32(h);
-  }
-  static __device__ __forceinline__ void load_halves(const std::byte* from, float* out, bool four) {
-    unsigned words[4] = {};
-    if (four) {
-      const uint2 v = *reinterpret_cast<const uint2*>(from);
-      words[0] = v.x, words[1] = v.y;
-    } else {
-      const uint4 v = *reinterpret_cast<const uint4*>(from);
-      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (four && i >= 2) continue;
-      out[2 * i] = half(words[i] & 0xFFFFu);
-      out[2 * i + 1] = half(words[i] >> 16);
-    }
-  }
-  template <int kCount>
-  __device__ __forceinline__ void load_fp8(int64_t at, int64_t row, int column, float (&out)[kCount]) const {
-    unsigned words[kCount / 4];
-    if constexpr (kCount == 16) {
-      const uint4 v = *reinterpret_cast<const uint4*>(data + at);
-      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; i += 4) words[i / 4] = *reinterpret_cast<const unsigned*>(data + at + i);
-    }
-    const float* of_row = scales + row / scale_rows * scale_stride;
-    const int first = column / scale_columns;
-    const bool one = first == (column + kCount - 1) / scale_columns;
-    const float scale = of_row[first];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float code = e4m3_to_f32(static_cast<uint8_t>(words[i / 4] >> (8 * (i % 4))));
-      out[i] = code * (one ? scale : of_row[(column + i) / scale_columns]);
-    }
-  }
-};
-
-// Where x and y of a head lie, in floats: rows of tokens, `offset` to a head.
-struct HeadRows {
-  int x_token, x_head, y_token, y_head;
-  int heads, K, N;
-  int head_rows, first_row;  // rows of kv_b per head, and the first of them that takes part
-};
-
 // ---- few tokens
+
+// x as the product reads it.
+__device__ __forceinline__ float factor_of(const HeadRows& rows, float x) {
+  return rows.rounded ? through<uint16_t>(x) : x;
+}
 
 // Adds up the partial sums of the segments, in order. partial: [segments][kTokens * width], output i of them.
 __device__ __forceinline__ float add_segments(const float* partial, int segments, int stride, int i) {
@@ -122,12 +44,12 @@ __global__ void __launch_bounds__(kThreads)
   float* to = y + static_cast<int64_t>(token) * rows.y_token + head * rows.y_head;
   for (int i = tid; i < kTokens * rows.K; i += kThreads) {
     const int t = i / rows.K;
-    xs[i] = t < count ? from[static_cast<int64_t>(t) * rows.x_token + i % rows.K] : 0.0f;
+    xs[i] = t < count ? factor_of(rows, from[static_cast<int64_t>(t) * rows.x_token + i % rows.K]) : 0.0f;
   }
   if (first == 0)
     for (int i = tid; i < count * rope; i += kThreads)
       to[static_cast<int64_t>(i / rope) * rows.y_token + rows.N + i % rope] =
-          from[static_cast<int64_t>(i / rope) * rows.x_token + rows.K + i % rope];
+          factor_of(rows, from[static_cast<int64_t>(i / rope) * rows.x_token + rows.K + i % rope]);
   __syncthreads();
   const int64_t row = static_cast<int64_t>(head) * rows.head_rows + rows.first_row;
   for (int s = warp; column < rows.N && s < segments; s += kWarps) {
@@ -177,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = tid; i < kTokens * rows.K; i += kThreads) {
     const int t = i / rows.K, k = i % rows.K;
     xs[t * rows.K + (k % kSegment / 4 * segments + k / kSegment) * 4 + k % 4] =
-        t < count ? from[static_cast<int64_t>(t) * rows.x_token + k] : 0.0f;
+        t < count ? factor_of(rows, from[static_cast<int64_t>(t) * rows.x_token + k]) : 0.0f;
   }
   __syncthreads();
   for (int s = lane; s < segments; s += kWarp) {
@@ -295,37 +217,10 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- launches
 
-HeadRows head_rows(const OpDesc& desc, bool up) {
-  const auto attr = [&](Attr a) { return static_cast<int>(desc.attrs.integer(a, 0)); };
-  const int heads = attr(Attr::heads), nope = attr(Attr::nope_dim), rope = attr(Attr::rope_dim), v = attr(Attr::v_dim);
-  const int L = static_cast<int>(desc.in(1).type.dim(1).factor);
-  const int x = up ? L : nope + rope, y = up ? v : L + rope;
-  return {.x_token = heads * x,
-          .x_head = x,
-          .y_token = heads * y,
-          .y_head = y,
-          .heads = heads,
-          .K = up ? L : nope,
-          .N = up ? v : L,
-          .head_rows = nope + v,
-          .first_row = up ? nope : 0};
-}
-
-template <Stored kStored>
-KvB<kStored> kv_b(const OpDesc& desc, const Args& args) {
-  const OperandDesc& w = desc.in(1);
-  const int64_t N = w.type.dim(0).factor, L = w.type.dim(1).factor;
-  KvB<kStored> out{args.in[1], static_cast<int>(L), nullptr, 1, 1, 0};
-  if (kStored != Stored::fp8) return out;
-  out.scales = reinterpret_cast<const float*>(args.in[1] + ceil_div(N * L, 4) * 4);
-  out.scale_rows = static_cast<int>(w.scale_rows), out.scale_columns = static_cast<int>(w.scale_cols);
-  out.scale_stride = static_cast<int>(ceil_div(L, w.scale_cols));
-  return out;
-}
-
 template <Stored kStored, bool kUp, int kTokens>
-void stream(const OpDesc& desc, const Args& args, Stream& stream) {
-  const HeadRows rows = head_rows(desc, kUp);
+void stream(const OpDesc& desc, const Args& args, bool rounded, Stream& stream) {
+  HeadRows rows = head_rows(desc, kUp);
+  rows.rounded = rounded;
   const int tokens = static_cast<int>(args.now.tokens), segments = ceil_div(rows.K, kSegment);
   const int slices = ceil_div(rows.N, kUp ? kStreamRows : kStreamColumns);
   const int width = kUp ? kStreamRows + 1 : kStreamColumns;
@@ -351,24 +246,40 @@ void tile(const OpDesc& desc, const Args& args, Stream& stream) {
 }
 
 template <Stored kStored, bool kUp>
-void product_of(const OpDesc& desc, const Args& args, Stream& s) {
+void product_of(const OpDesc& desc, const Args& args, bool rounded, Stream& s) {
   const int64_t tokens = args.now.tokens;
   if (tokens == 0) return;
-  if (tokens == 1) return stream<kStored, kUp, 1>(desc, args, s);
-  if (tokens <= kFewTokens) return stream<kStored, kUp, 8>(desc, args, s);
+  if (tokens == 1) return stream<kStored, kUp, 1>(desc, args, rounded, s);
+  if (tokens <= kFewTokens) return stream<kStored, kUp, 8>(desc, args, rounded, s);
   tokens <= 64 ? tile<kStored, kUp, 4>(desc, args, s) : tile<kStored, kUp, 8>(desc, args, s);
 }
 
 template <bool kUp>
-void product(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
+void product(const OpDesc& desc, const Args& args, bool rounded, Stream& stream) {
   const OperandDesc& w = desc.in(1);
-  if (w.format == Format::fp8) return product_of<Stored::fp8, kUp>(desc, args, stream);
-  if (w.stored == DType::bf16) return product_of<Stored::bf16, kUp>(desc, args, stream);
-  if (w.stored == DType::f16) return product_of<Stored::f16, kUp>(desc, args, stream);
-  product_of<Stored::f32, kUp>(desc, args, stream);
+  if (w.format == Format::fp8) return product_of<Stored::fp8, kUp>(desc, args, rounded, stream);
+  if (w.stored == DType::bf16) return product_of<Stored::bf16, kUp>(desc, args, rounded, stream);
+  if (w.stored == DType::f16) return product_of<Stored::f16, kUp>(desc, args, rounded, stream);
+  product_of<Stored::f32, kUp>(desc, args, rounded, stream);
+}
+
+template <bool kUp>
+void exact_product(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
+  product<kUp>(desc, args, false, stream);
 }
 
 const char* refuse(const OpDesc& desc, const DeviceInfo&) {
+  return refuse_kv_b(desc);
+}
+
+}  // namespace
+
+void stream_product(const OpDesc& desc, const Args& args, bool up, Stream& stream) {
+  CHECK(args.now.tokens <= kFewTokens, "{} tokens are too many to stream", args.now.tokens);
+  up ? product<true>(desc, args, true, stream) : product<false>(desc, args, true, stream);
+}
+
+const char* refuse_kv_b(const OpDesc& desc) {
   const OperandDesc& w = desc.in(1);
   const bool plain =
       w.format == Format::plain && (w.stored == DType::bf16 || w.stored == DType::f16 || w.stored == DType::f32);
@@ -379,14 +290,19 @@ const char* refuse(const OpDesc& desc, const DeviceInfo&) {
   return nullptr;
 }
 
-}  // namespace
+}  // namespace moesaic::cuda::folding
+
+namespace moesaic::cuda {
 
 const Kernel kMlaAbsorb{.name = "mla_absorb.cuda",
                         .op = Op::mla_absorb,
                         .backend = Backend::cuda,
-                        .refuse = refuse,
-                        .launch = product<false>};
-const Kernel kMlaUp{
-    .name = "mla_up.cuda", .op = Op::mla_up, .backend = Backend::cuda, .refuse = refuse, .launch = product<true>};
+                        .refuse = folding::refuse,
+                        .launch = folding::exact_product<false>};
+const Kernel kMlaUp{.name = "mla_up.cuda",
+                    .op = Op::mla_up,
+                    .backend = Backend::cuda,
+                    .refuse = folding::refuse,
+                    .launch = folding::exact_product<true>};
 
 }  // namespace moesaic::cuda

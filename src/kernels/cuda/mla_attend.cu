@@ -108,9 +108,9 @@ __device__ __forceinline__ void soften(const float* partial, bool seen, float sc
   if (row == 0) factors[head] = factor;
 }
 
-// A block takes 16 heads of one token and one split of its rows, or with kWhole all of them in turn. A thread sums 4
-// heads x 8 channels. q[T, heads, L + rope], o[T, heads, L]; blockIdx.x is token * groups + group. Shared memory: q and
-// rows [16][stride], the slices' scores.
+// A block takes 16 heads of one token and one split of its rows, or with kWhole all of them in turn, when `o`
+// holds the sum of the splits so far. A thread sums 4 heads x 8 channels. q[T, heads, L + rope], o[T, heads, L];
+// blockIdx.x is token * groups + group. Shared memory: q and rows [16][stride], the slices' scores.
 template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 2)
     attend_kernel(LatentRows from, int64_t first_token, int heads, float scale, const float* q,
@@ -146,13 +146,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   const int quad = tid / 64 * 4, column = tid % 64 * 4;  // of the sums: heads and channels
   SoftmaxState whole[4];
-  float totals[4][kColumns];
 #pragma unroll
-  for (int h = 0; h < 4; ++h) {
-    whole[h] = {-INFINITY, -1.0f};
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) totals[h][c] = 0.0f;
-  }
+  for (int h = 0; h < 4; ++h) whole[h] = {-INFINITY, -1.0f};
   int buffer = 0;
   place(0, begin, min(end, begin + size));
   for (int split = begin; split < end; split += size) {
@@ -194,38 +189,36 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if (tid % kRows == 0) block_states[tid / kRows] = {state.largest, any ? state.total : -1.0f};
     __syncthreads();
-#pragma unroll
-    for (int h = 0; h < 4; ++h) {
-      const int head = first_head + quad + h;
-      const SoftmaxState of_split = block_states[quad + h];
-      if constexpr (kWhole) {
-        if (!any) continue;
-        float keep, add;
-        fold_state(whole[h], of_split, keep, add);
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) totals[h][c] = fold_value(totals[h][c], keep, sums[h][c], add);
-      } else {
-        if (head >= heads) continue;
-        const int64_t at = split_states.at(local, heads, head, static_cast<int>(blockIdx.y));
-        if (column == 0) split_states.states[at] = of_split;
-#pragma unroll
-        for (int g = 0; g < kColumns / 4; ++g)
-          if (column + 256 * g < from.L)
-            *reinterpret_cast<float4*>(split_states.values + at * from.L + column + 256 * g) =
-                make_float4(sums[h][4 * g], sums[h][4 * g + 1], sums[h][4 * g + 2], sums[h][4 * g + 3]);
-      }
-    }
-  }
-  if constexpr (kWhole) {
+    const bool none_before = whole[0].total < 0, final = last == end;
+    if (kWhole && !any && !final) continue;
 #pragma unroll
     for (int h = 0; h < 4; ++h) {
       const int head = first_head + quad + h;
       if (head >= heads) continue;
-      const bool none = whole[h].total < 0;
+      const SoftmaxState of_split = block_states[quad + h];
+      float keep = 1.0f, add = 0.0f;
+      float* to;
+      if constexpr (kWhole) {
+        if (any) fold_state(whole[h], of_split, keep, add);
+        to = o + (t * heads + head) * from.L + column;
+      } else {
+        const int64_t at = split_states.at(local, heads, head, static_cast<int>(blockIdx.y));
+        if (column == 0) split_states.states[at] = of_split;
+        to = split_states.values + at * from.L + column;
+      }
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        const int l = column + c / 4 * 256 + c % 4;
-        if (l < from.L) o[(t * heads + head) * from.L + l] = none ? 0.0f : totals[h][c] / whole[h].total;
+      for (int g = 0; g < kColumns / 4; ++g) {
+        if (column + 256 * g >= from.L) continue;
+        float v[4];
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          v[c] = sums[h][4 * g + c];
+          if constexpr (kWhole) {
+            v[c] = fold_value(none_before ? 0.0f : to[256 * g + c], keep, v[c], add);
+            if (final && !(whole[h].total < 0)) v[c] /= whole[h].total;
+          }
+        }
+        *reinterpret_cast<float4*>(to + 256 * g) = make_float4(v[0], v[1], v[2], v[3]);
       }
     }
   }

@@ -50,8 +50,9 @@ __device__ __forceinline__ float e4m3_to_f32(uint8_t code) {
 
 // 2^(code - 127); 255 is NaN.
 __device__ __forceinline__ float e8m0_to_f32(uint8_t code) {
-  return code == 0 ? __uint_as_float(0x00400000u) : code == 255 ? __uint_as_float(0x7FC00000u)
-                                                                : __uint_as_float(static_cast<unsigned>(code) << 23);
+  return code == 0     ? __uint_as_float(0x00400000u)
+         : code == 255 ? __uint_as_float(0x7FC00000u)
+                       : __uint_as_float(static_cast<unsigned>(code) << 23);
 }
 
 // E2M1, the low four bits of `code`: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.

@@ -176,9 +176,9 @@ __device__ int draw(const float* logits, int count, const Rule& rule, double uni
   return s.last;
 }
 
-__global__ void __launch_bounds__(kThreads) sample_kernel(const float* logits, int vocab, int valid,
-                                                          const SampleRow* rows, SampledRow* sampled,
-                                                          int32_t* next_tokens) {
+__global__ void __launch_bounds__(kThreads)
+    sample_kernel(const float* logits, int vocab, int valid, const SampleRow* rows, SampledRow* sampled,
+                  int32_t* next_tokens) {
   __shared__ Shared s;
   logits += static_cast<int64_t>(blockIdx.x) * vocab;
   const SampleRow row = rows[blockIdx.x];
