@@ -33,9 +33,10 @@ struct LoadFlags {
                    "float32: they are not")
         ->capture_default_str()
         ->check(CLI::IsMember({"fast", "float32"}));
-    app.add_option("--kv-cache-dtype", engine.kv_cache_dtype,
-                   "Keys and values of past tokens in f32, or in bf16: half the memory, rounded; auto: bf16 on a GPU in "
-                   "fast precision, else f32")
+    app.add_option(
+           "--kv-cache-dtype", engine.kv_cache_dtype,
+           "Keys and values of past tokens in f32, or in bf16: half the memory, rounded; auto: bf16 on a GPU in "
+           "fast precision, else f32")
         ->capture_default_str()
         ->check(CLI::IsMember({"auto", "f32", "bf16"}));
     app.add_option("-t,--threads", engine.threads, "Threads; 0: one per available core")

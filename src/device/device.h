@@ -75,7 +75,7 @@ class Device {
   virtual const DeviceInfo& info() const = 0;
   // Throws Error(resource_exhausted) that says what was asked for (`purpose`, bytes) and what the device has.
   virtual Buffer allocate(int64_t bytes, const std::string& purpose) = 0;
-  // Host memory for copies to and from the device.
+  // Host memory for copies to and from the device; not cleared.
   virtual Buffer allocate_host(int64_t bytes, const std::string& purpose) = 0;
   virtual Stream& stream() = 0;
   // Device memory that is in use more than when this was made; 0 where the host's memory is the device's.

@@ -19,7 +19,7 @@ class ArenaUpload {
   void finish();
 
  private:
-  static constexpr int kSlots = 4;
+  static constexpr int kSlots = 3;
   struct Slot {
     Buffer memory;
     std::unique_ptr<Mark> sent;

@@ -70,6 +70,7 @@ void StepInputs::write(std::byte* to, const BatchView& batch, int64_t padded,
 void StepInputs::pad(std::byte* to, int64_t begin, int64_t end) const {
   const SampleRow nobody{.slot = spare_slot_};
   const auto at = [&](int64_t offset, int64_t i) -> int32_t& { return reinterpret_cast<int32_t*>(to + offset)[i]; };
+  if (begin == 0) at(offsets_, 0) = 0;
   for (int64_t i = begin; i < end; ++i) {
     at(token_ids_, i) = at(positions_, i) = 0;
     at(sequence_of_, i) = at(output_rows_, i) = static_cast<int32_t>(i);

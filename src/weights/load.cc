@@ -12,7 +12,7 @@
 namespace moesaic {
 namespace {
 
-constexpr int64_t kChunkBytes = 32 << 20;  // packed between two drops of mapped pages
+constexpr int64_t kChunkBytes = 16 << 20;  // packed between two drops of mapped pages
 
 template <typename T>
 T read_unaligned(const std::byte* data, int64_t i) {

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "cuda_runtime.h"
+#include "faults.h"
 
 namespace emulated_cuda {
 
 thread_local Thread current;
+std::atomic<bool> graphs_fail{false};
 
 namespace {
 
@@ -18,6 +20,10 @@ namespace {
   std::fprintf(stderr, "emulated CUDA: %s (block %u,%u,%u)\n", what, current.block.x, current.block.y, current.block.z);
   std::abort();
 }
+
+// Behind what a kernel may write.
+constexpr size_t kGuardBytes = 1024;
+constexpr uint8_t kGuard = 0xA7;
 
 struct Barrier {
   int arrived = 0;
@@ -50,7 +56,9 @@ class Block {
         count_(static_cast<int>(threads.x * threads.y * threads.z)),
         warps_(static_cast<size_t>((count_ + 31) / 32)),
         shared_bytes_(shared_bytes),
-        shared_(static_cast<std::byte*>(std::aligned_alloc(1024, (shared_bytes / 1024 + 1) * 1024))) {}
+        shared_(static_cast<std::byte*>(std::aligned_alloc(1024, (shared_bytes / 1024 + 2) * 1024))) {
+    std::memset(shared_ + shared_bytes_, kGuard, kGuardBytes);
+  }
   ~Block() { std::free(shared_); }
 
   void run(uint3 index, dim3 grid, const std::function<void()>& body);
@@ -112,6 +120,20 @@ class Block {
   std::byte* shared_;
 };
 
+// Device memory: 1024 bytes in front of each allocation hold its size and guards, kGuardBytes behind it are guards.
+std::vector<std::byte*> allocations;
+
+void check_guards(const std::byte* memory) {
+  size_t bytes = 0;
+  std::memcpy(&bytes, memory, sizeof bytes);
+  const auto intact = [](std::byte b) { return b == std::byte{kGuard}; };
+  if (std::all_of(memory + sizeof bytes, memory + 1024, intact) &&
+      std::all_of(memory + 1024 + bytes, memory + 1024 + bytes + kGuardBytes, intact))
+    return;
+  std::fprintf(stderr, "emulated CUDA: something wrote around an allocation of %zu bytes\n", bytes);
+  std::abort();
+}
+
 thread_local Block* block = nullptr;
 
 void Block::run(uint3 index, dim3 grid, const std::function<void()>& body) {
@@ -153,6 +175,8 @@ void Block::run(uint3 index, dim3 grid, const std::function<void()>& body) {
     }
     if (progress_ == before) die("threads of a block wait for each other");
   }
+  for (size_t i = 0; i < kGuardBytes; ++i)
+    if (shared_[shared_bytes_ + i] != std::byte{kGuard}) die("a block wrote behind its shared memory");
 }
 
 }  // namespace
@@ -219,6 +243,7 @@ void run_grid(dim3 grid, dim3 threads, size_t shared_bytes, const std::function<
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) running.run({x, y, z}, grid, body);
   block = nullptr;
+  for (const std::byte* memory : allocations) check_guards(memory);
 }
 
 }  // namespace
@@ -269,13 +294,23 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   if (bytes > size_t{16} << 30) return cudaErrorMemoryAllocation;
-  *data = std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024);
-  if (*data == nullptr) return cudaErrorMemoryAllocation;
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(1024, 1024 + (bytes + 2 * 1023) / 1024 * 1024 + 1024));
+  if (memory == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(memory, emulated_cuda::kGuard, 1024);  // in front: the size, and guards on both sides
+  std::memcpy(memory, &bytes, sizeof bytes);
+  emulated_cuda::allocations.push_back(memory);
+  *data = memory + 1024;
   std::memset(*data, 0xFF, bytes);
+  std::memset(memory + 1024 + bytes, emulated_cuda::kGuard, emulated_cuda::kGuardBytes);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
-  return std::free(data), cudaSuccess;
+  if (data == nullptr) return cudaSuccess;
+  auto* memory = static_cast<std::byte*>(data) - 1024;
+  emulated_cuda::check_guards(memory);
+  std::erase(emulated_cuda::allocations, memory);
+  std::free(memory);
+  return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
   return cudaMalloc(data, bytes);
@@ -339,6 +374,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   return *exec = new CUgraphExec_st{graph->nodes}, cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+  if (emulated_cuda::graphs_fail) return cudaErrorLaunchFailure;
   for (const auto& node : exec->nodes) node();
   return cudaSuccess;
 }
@@ -355,5 +391,7 @@ cudaError_t cudaPeekAtLastError() {
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaSuccess ? "no error" : "out of memory";
+  return error == cudaSuccess                 ? "no error"
+         : error == cudaErrorLaunchFailure ? "unspecified launch failure"
+                                            : "out of memory";
 }

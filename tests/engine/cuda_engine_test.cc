@@ -1,5 +1,6 @@
 // The engine on the CUDA backend (a GPU, or fibers): captured steps, sampling on the device, and steps in flight give
 // what the CPU gives.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,6 +10,9 @@
 #include "moesaic/engine.h"
 #include "support/checkpoint.h"
 #include "support/mirror.h"
+#ifdef MOESAIC_CUDA_IS_EMULATED
+#include "faults.h"
+#endif
 
 namespace moesaic {
 namespace {
@@ -118,6 +122,33 @@ TEST(CudaEngineErrors, NonFiniteLogitsEndOnlyTheirSequence) {
     EXPECT_TRUE(i == 1 || std::ssize(answers[i].ids) == requests[i].max_new_tokens) << i;
   }
 }
+
+TEST(CudaEngineErrors, TooLargeForTheGpuIsOneLine) {
+  if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
+  try {
+    Engine::open({.model = golden("gpt_oss-mxfp4"), .device = "cuda", .kv_cache_tokens = int64_t{1} << 40});
+    FAIL() << "a cache of 2^40 tokens fits";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("the key-value cache needs"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("free of"));
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+  }
+}
+
+#ifdef MOESAIC_CUDA_IS_EMULATED
+TEST(CudaEngineErrors, AFailedStepFailsItsRequestsAndTheEngine) {
+  Engine engine = open("gpt_oss-mxfp4", "cuda");
+  EXPECT_TRUE(ask_together(engine, {some_requests()[0]})[0].status.ok());
+  emulated_cuda::graphs_fail = true;
+  const std::vector<Answer> answers = ask_together(engine, {some_requests()[0], some_requests()[1]});
+  emulated_cuda::graphs_fail = false;
+  for (const Answer& answer : answers) {
+    EXPECT_EQ(answer.status.code(), StatusCode::internal);
+    EXPECT_THAT(answer.status.message(), testing::HasSubstr("launch failure"));
+  }
+  EXPECT_EQ(engine.submit(some_requests()[0]).status().code(), StatusCode::internal);
+}
+#endif
 
 // The device's sampler against the host's, on the same rows and draws.
 TEST(DeviceSampler, ChoosesAsTheHostDoes) {

@@ -236,13 +236,14 @@ std::vector<double> run_form(const Tokens& x, const std::vector<float>& before, 
   return all;
 }
 
-double relative_l2(std::span<const double> got, std::span<const double> want) {
+// `floor`: a norm below which the wanted values are what is left of larger ones that cancelled.
+double relative_l2(std::span<const double> got, std::span<const double> want, double floor) {
   double difference = 0, square = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     difference += (got[i] - want[i]) * (got[i] - want[i]);
     square += want[i] * want[i];
   }
-  return std::sqrt(difference / square);
+  return std::sqrt(difference / std::max(square, floor * floor));
 }
 
 TEST(Kda, ChunkedAgreesWithRecurrent) {
@@ -263,9 +264,13 @@ TEST(Kda, ChunkedAgreesWithRecurrent) {
         for (auto [begin, end] : {std::pair<size_t, size_t>{0, split}, {split, want.size()}}) {
           const auto part = [&](const std::vector<double>& all) { return std::span(all).subspan(begin, end - begin); };
           const std::string where = fmt::format("{} tokens, gates {} to {}, D={} V={}", n, low, high, D, V);
-          EXPECT_LE(relative_l2(part(chunked), part(recurrent)), 1e-6) << where;
-          EXPECT_LE(relative_l2(part(chunked), part(want)), 1e-6) << where;
-          EXPECT_LE(relative_l2(part(recurrent), part(want)), 1e-6) << where;
+          // With a decayed state an output is v times q . k, which may all but vanish.
+          double values = 0;
+          for (float v : x.v) values += static_cast<double>(v) * static_cast<double>(v);
+          const double floor = 0.1 * std::sqrt(values);
+          EXPECT_LE(relative_l2(part(chunked), part(recurrent), floor), 1e-6) << where;
+          EXPECT_LE(relative_l2(part(chunked), part(want), floor), 1e-6) << where;
+          EXPECT_LE(relative_l2(part(recurrent), part(want), floor), 1e-6) << where;
         }
       }
     }

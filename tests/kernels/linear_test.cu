@@ -78,18 +78,77 @@ TEST(LinearCuda, BlocksTakeSeveralTiles) {
   expect_product(Problem(rng, 66, 8, 160, 150), {128, 1});  // 150 tiles: more than blocks
 }
 
+// x and w become numbers whose sums depend on their order.
+void randomise(Problem& p, Rng& rng) {
+  for (float& v : p.x) v = static_cast<float>(rng.normal());
+  for (uint16_t& v : p.w) v = float_to_bf16(static_cast<float>(rng.normal()));
+}
+void stream_rows(const LinearCall& call, std::byte* space, Stream& s) {
+  linear_stream(call, space, s);
+}
+void gemv_rows(const LinearCall& call, std::byte*, Stream& s) {
+  ASSERT_TRUE(gemv_serves(call));
+  linear_gemv(call, s);
+}
+
+// The rows of fewer are the first rows of all, bit for bit.
+template <typename Run>
+void expect_same_rows(const Problem& p, std::initializer_list<int> fewer, Run body) {
+  const auto rows = [&](int T) { return run(p, T, int64_t{T} * p.groups * p.K * 2, body); };
+  const std::vector<float> all = rows(p.T);
+  for (int T : fewer)
+    EXPECT_TRUE(std::ranges::equal(rows(T), std::span(all).first(static_cast<size_t>(T * p.groups * p.N)))) << T;
+}
+
+template <typename Run>
+void expect_exact(const Problem& p, Run body) {
+  const std::vector<float> y = run(p, p.T, int64_t{p.T} * p.groups * p.K * 2, body);
+  int wrong = 0;
+  for (int t = 0; t < p.T; ++t)
+    for (int g = 0; g < p.groups; ++g)
+      for (int n = 0; n < p.N; ++n) wrong += y[static_cast<size_t>((t * p.groups + g) * p.N + n)] != p.want(t, g, n);
+  EXPECT_EQ(wrong, 0) << "T=" << p.T << " N=" << p.N << " K=" << p.K << " groups=" << p.groups;
+}
+
+// N, K, groups: few rows of w, which blocks share out by rows of x; many, of which a warp takes twice 16, in parts of K
+// and whole.
+constexpr int kStreamShapes[][3] = {{70, 1184, 1}, {33, 96, 70}, {17, 32, 530}};
+
+TEST(LinearCuda, StreamedRowsTakeEveryTerm) {
+  if (!cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
+  Rng rng = fresh_rng();
+  for (auto [N, K, groups] : kStreamShapes)
+    for (int T : {6, 14, 29, 61}) expect_exact(Problem(rng, T, N, K, groups), stream_rows);
+}
+
 TEST(LinearCuda, StreamedRowsDoNotDependOnNeighbours) {
   if (!cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
   Rng rng = fresh_rng();
-  Problem p(rng, 64, 70, 1184, 1);
-  for (float& v : p.x) v = static_cast<float>(rng.normal());
-  for (uint16_t& v : p.w) v = float_to_bf16(static_cast<float>(rng.normal()));
-  const auto rows = [&](int T) {
-    return run(p, T, int64_t{T} * p.K * 2, [](auto& call, auto* space, auto& s) { linear_stream(call, space, s); });
-  };
-  const std::vector<float> all = rows(64);
-  for (int T : {1, 9, 17})
-    EXPECT_TRUE(std::ranges::equal(rows(T), std::span(all).first(static_cast<size_t>(T * p.N)))) << T;
+  for (auto [N, K, groups] : kStreamShapes) {
+    Problem p(rng, 64, N, K, groups);
+    randomise(p, rng);
+    expect_same_rows(p, {1, 9, 17}, stream_rows);
+  }
+}
+
+// N, K, groups: parts of rows; more rows than warps at once; several passes along a row, shared or whole.
+constexpr int kGemvShapes[][3] = {{70, 1184, 1}, {37, 96, 90}, {3, 13312, 1}, {1060, 3168, 1}, {2115, 1632, 1}};
+
+TEST(LinearCuda, FewRowsTakeEveryTerm) {
+  if (!cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
+  Rng rng = fresh_rng();
+  for (auto [N, K, groups] : kGemvShapes)
+    for (int T : {1, 3}) expect_exact(Problem(rng, T, N, K, groups), gemv_rows);
+}
+
+TEST(LinearCuda, FewRowsDoNotDependOnNeighbours) {
+  if (!cuda_unavailable().empty()) GTEST_SKIP() << cuda_unavailable();
+  Rng rng = fresh_rng();
+  for (auto [N, K, groups] : kGemvShapes) {
+    Problem p(rng, 4, N, K, groups);
+    randomise(p, rng);
+    expect_same_rows(p, {1, 2, 3}, gemv_rows);
+  }
 }
 
 }  // namespace

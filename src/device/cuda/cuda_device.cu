@@ -127,7 +127,6 @@ class CudaDevice final : public Device {
                   fmt::format("{} needs {} of pinned host memory, which the system refused", purpose,
                               bytes_text(static_cast<size_t>(bytes))));
     }
-    std::memset(data, 0, static_cast<size_t>(bytes));
     return {static_cast<std::byte*>(data), bytes, free_host};
   }
 

@@ -83,6 +83,7 @@ __device__ __forceinline__ Floats<kWide> pool(const Compress& c, const Run& run,
 // touches it.
 template <int kWide>
 __global__ void __launch_bounds__(kThreads) compress_kernel(Compress c) {
+  after_previous();
   const int d = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kWide, t = static_cast<int>(blockIdx.x);
   if (d >= c.D) return;
   const Run run(c, t);

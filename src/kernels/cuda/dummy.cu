@@ -34,12 +34,14 @@ __device__ void for_each(int64_t count, Body body) {
 
 template <typename T>
 __global__ void normal_kernel(T* out, int64_t count, float mean, float deviation, uint64_t seed) {
+  after_previous();
   for_each(count, [&](int64_t i) {
     store_element(out + i, mean + deviation * cheap_normal(mix(seed ^ mix(static_cast<uint64_t>(i)))));
   });
 }
 
 __global__ void codes_kernel(uint8_t* out, int64_t count, uint64_t seed, bool e4m3) {
+  after_previous();
   for_each(count, [&](int64_t i) {
     auto code = static_cast<uint8_t>(mix(seed ^ mix(static_cast<uint64_t>(i))));
     if (e4m3 && (code & 0x7F) == 0x7F) code ^= 1;  // not a NaN
@@ -49,6 +51,7 @@ __global__ void codes_kernel(uint8_t* out, int64_t count, uint64_t seed, bool e4
 
 // Scale bytes centre - 1 to centre + 1.
 __global__ void exponents_kernel(uint8_t* out, int64_t count, int centre, uint64_t seed) {
+  after_previous();
   for_each(count, [&](int64_t i) {
     out[i] = static_cast<uint8_t>(centre - 1 + static_cast<int>(mix(seed + static_cast<uint64_t>(i)) % 3));
   });
@@ -56,6 +59,7 @@ __global__ void exponents_kernel(uint8_t* out, int64_t count, int centre, uint64
 
 template <typename T>
 __global__ void fill_kernel(T* out, int64_t count, T value) {
+  after_previous();
   for_each(count, [&](int64_t i) { out[i] = value; });
 }
 

@@ -39,6 +39,7 @@ __device__ __forceinline__ Floats<kWide> load_widened(const Element* p) {
 template <typename Element, int kWide>
 __global__ void embed_kernel(const Element* table, const int32_t* ids, const float* const* images, int64_t T, int H,
                              float* y) {
+  after_previous();
   const RowUnit at = row_unit();
   const int h = at.unit * kWide;
   if (at.row >= T || h >= H) return;
@@ -87,6 +88,7 @@ constexpr int kThreads = 128;
 
 template <typename F, typename... In>
 __global__ void map_kernel(F f, int64_t n, bool fours, float* y, const In*... in) {
+  after_previous();
   const int64_t begin = 4 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
   if (fours && begin < n) return store_floats<4>(y + begin, apply_four(f, load_floats<4>(in + begin)...));
   for (int64_t i = begin; i < min(begin + 4, n); ++i) y[i] = f(in[i]...);
@@ -171,6 +173,7 @@ void gelu(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
 
 // y[i] of the pair gate = h[2i], up = h[2i + 1]; limit 0: no clamp. n outputs, four a thread.
 __global__ void clamped_swiglu_kernel(const float* h, float limit, float alpha, int64_t n, bool fours, float* y) {
+  after_previous();
   const int64_t begin = 4 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
   const auto activate = [=](float gate, float up) {
     if (limit > 0) gate = at_most(gate, limit), up = within(up, limit);

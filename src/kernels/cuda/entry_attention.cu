@@ -164,6 +164,7 @@ __device__ __forceinline__ void soften(float* scores, Softmax (&part)[2], float 
 // weighted sum of a chunk in turn. A thread holds one or two quads of output channels of its 4 heads.
 template <typename T, bool kWhole, int kQuads>
 __global__ void __launch_bounds__(kMostTiles* kTileThreads, 2) entry_kernel(EntryAttend a) {
+  after_previous();
   const int tid = static_cast<int>(threadIdx.x), tile = tid / kTileThreads, within = tid % kTileThreads;
   const int lane = tid % kWarp, pair = within / kWarp * 2;  // the two heads of the tile whose softmax this warp does
   const Shared<T> s(a.tiles, a.padded);
@@ -288,6 +289,7 @@ __device__ __forceinline__ void append_token(const EntryAttend& a, int t) {
 
 template <typename T>
 __global__ void append_kernel(EntryAttend a) {
+  after_previous();
   append_token<T>(a, static_cast<int>(blockIdx.x));
 }
 
@@ -295,6 +297,7 @@ __global__ void append_kernel(EntryAttend a) {
 // block also appends.
 template <typename T>
 __global__ void merge_kernel(EntryAttend a) {
+  after_previous();
   const int t = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int d = static_cast<int>(threadIdx.x) * 4;
   Visible seen;

@@ -72,6 +72,7 @@ __device__ __forceinline__ void soften(const EntryAttend& a, Scratch& s, const u
 // q, which stay in registers, with those of all rows of the chunk; in the weighted sum it has 64 output channels.
 template <bool kWhole>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 2) entry_bf16_kernel(EntryAttend a) {
+  after_previous();
   auto& s = *dynamic_shared<Scratch>();
   auto* rows = reinterpret_cast<uint16_t*>(dynamic_shared<std::byte>() + ceil_div(sizeof(Scratch), size_t{16}) * 16);
   const int tid = static_cast<int>(threadIdx.x), warp = tid / kWarp, lane = tid % kWarp, g = lane / 4, q = lane % 4;
@@ -194,6 +195,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2) entry_bf16_kernel(EntryA
 
 // Four elements of kv, or of entries, a thread.
 __global__ void round_kernel(const float* kv, const float* entries, int64_t count, uint16_t* to) {
+  after_previous();
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
   if (i >= count) return;
   const float4 x = *reinterpret_cast<const float4*>((blockIdx.y == 0 ? kv : entries) + i);

@@ -154,6 +154,7 @@ __device__ void multiply(const ExpertCall& call, const Matrix& m, int e, int n, 
 template <Elements kElements>
 __global__ void __launch_bounds__(kWarps* kWarp)
     experts_kernel(ExpertCall call, int64_t scales, int scale_rows, int scale_cols) {
+  after_previous();
   const int e = expert_with_rows(call.offsets, call.E, static_cast<int>(blockIdx.y));
   if (e == call.E) return;
   const std::byte* weight = call.weight + e * call.matrix_bytes;

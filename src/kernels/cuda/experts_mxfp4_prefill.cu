@@ -40,6 +40,7 @@ __device__ __forceinline__ int atoms_of(const ExpertCall& call, int e) {
 // Grid: one block per atom, for all of K. A thread takes word i of the four groups of one row and piece, which are 64
 // neighbouring bytes of the result.
 __global__ void __launch_bounds__(kRoundThreads) round_kernel(ExpertCall call, Rounded rounded) {
+  after_previous();
   __shared__ int scratch[kRoundThreads / kWarp], found[2];  // the atom's first row and the end of its expert's
   const int share = ceil_div(call.E, kRoundThreads), atom = static_cast<int>(blockIdx.x);
   const int begin = min(static_cast<int>(threadIdx.x) * share, call.E), end = min(begin + share, call.E);
@@ -285,6 +286,7 @@ __host__ __device__ constexpr int64_t shared_bytes(int E) {
 }
 
 __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(ExpertCall call, Rounded rounded) {
+  after_previous();
   std::byte* memory = dynamic_shared<std::byte>();
   Ring ring{};
   ring.stages = memory;

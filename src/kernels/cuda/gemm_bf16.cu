@@ -13,6 +13,7 @@ namespace {
 constexpr int kThreads = 256;  // of the elementwise launches
 
 __global__ void __launch_bounds__(kThreads) round_kernel(const float* x, int64_t eights, uint16_t* out) {
+  after_previous();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= eights) return;
   const float4 a = reinterpret_cast<const float4*>(x)[2 * i], b = reinterpret_cast<const float4*>(x)[2 * i + 1];
@@ -23,6 +24,7 @@ __global__ void __launch_bounds__(kThreads) round_kernel(const float* x, int64_t
 // out[rows, K] = w in bf16, one thread for eight elements.
 template <Stored kStored>
 __global__ void __launch_bounds__(kThreads) widen_kernel(StoredMatrix w, int64_t eights, uint16_t* out) {
+  after_previous();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= eights) return;
   const int across = w.K / 8;
@@ -34,6 +36,7 @@ __global__ void __launch_bounds__(kThreads) widen_kernel(StoredMatrix w, int64_t
 
 // y = bias + the parts [splits][T, groups * N], in order.
 __global__ void __launch_bounds__(kThreads) add_parts_kernel(const float* parts, int splits, LinearCall call) {
+  after_previous();
   const int64_t elements = call.T * call.y_stride();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= elements) return;
@@ -206,6 +209,7 @@ __device__ void multiply_tiles(const Product& p, int tiles, const std::byte* sta
 // Shared: the stages, each x tile [128][64] and w tile [kColumns][64], then barriers.
 template <int kColumns>
 __global__ void __launch_bounds__(3 * kWarpgroup, 1) product_kernel(Product p, int tiles) {
+  after_previous();
   using Shape = TileShape<kColumns>;
   auto* stages = dynamic_shared<std::byte>();
   auto* full = reinterpret_cast<uint64_t*>(stages + Shape::kStages * Shape::kStageBytes);

@@ -9,6 +9,7 @@ constexpr int kThreads = 512, kUnroll = 8;
 
 // Reads everything and writes nothing, which the compiler cannot know.
 __global__ void __launch_bounds__(kThreads) read_kernel(const uint4* data, int64_t count, float* sink) {
+  after_previous();
   unsigned seen = 0;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

@@ -110,6 +110,7 @@ __device__ void fold_heads(PlainHead<kChannels>& sum, const PlainHead<kChannels>
 // warps, rows staged in tiles of 32.
 template <typename T, int kChannels>
 __global__ void __launch_bounds__(kThreads, 4) plain_tokens_kernel(Gqa g, float* partials, int64_t items) {
+  after_previous();
   const PlainTile tile(dynamic_shared<float>(), g.D);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   for (int64_t i = blockIdx.x; i < items; i += gridDim.x) {
@@ -158,6 +159,7 @@ __global__ void __launch_bounds__(kThreads, 4) plain_tokens_kernel(Gqa g, float*
 
 // Folds the splits of one (token, head) a block, a channel a thread. Grid: [tokens * blocks, heads of a block].
 __global__ void fold_splits_kernel(Gqa g, float* partials) {
+  after_previous();
   const int t = static_cast<int>(blockIdx.x) / g.blocks(), block = static_cast<int>(blockIdx.x) % g.blocks();
   const int h = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
   const int in_group = block % g.head_blocks * kHeadBlock + h;
@@ -180,6 +182,7 @@ __global__ void fold_splits_kernel(Gqa g, float* partials) {
 // Keys and values of one token a block.
 template <typename T>
 __global__ void append_kernel(Gqa g) {
+  after_previous();
   const int t = static_cast<int>(blockIdx.x), sequence = g.sequence_of[t], width = g.kv_heads * g.D;
   if (g.window > 0 && t < g.sequence_offsets[sequence + 1] - g.window) return;
   const int row = g.window > 0 ? g.positions[t] % g.window : g.positions[t];

@@ -322,6 +322,7 @@ __device__ __forceinline__ void store_sums(const Gqa& g, int t, int kv_head, int
 template <int D>
 __global__ void __launch_bounds__(kThreads, D == 64 ? 3 : 2)
     matrix_tokens_kernel(Gqa g, float* partials, int64_t items) {
+  after_previous();
   __shared__ Shared<D> shared;
   for (int64_t i = blockIdx.x; i < items; i += gridDim.x) {
     const GqaItem item = gqa_item(g, i);

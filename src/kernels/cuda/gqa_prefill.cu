@@ -271,6 +271,7 @@ __device__ __forceinline__ void store_rows(const Gqa& g, int tile_begin, int kv_
 template <int D>
 __global__ void __launch_bounds__(kThreads<D>, D == 64 ? 2 : 1)
     prompt_kernel(Gqa g, const uint16_t* step, int tile_tokens) {
+  after_previous();
   Tiles<D>& tiles = *dynamic_shared<Tiles<D>>();
   Segment& s = tiles.segment;
   const int kv_head = static_cast<int>(blockIdx.x), first_block = static_cast<int>(threadIdx.x) / kWarp * kBlocks<D>;
@@ -321,6 +322,7 @@ __global__ void __launch_bounds__(kThreads<D>, D == 64 ? 2 : 1)
 
 // The step's keys and values as a bf16 cache will hold them: [2][count].
 __global__ void round_step_kernel(const float* k, const float* v, int64_t count, uint16_t* step) {
+  after_previous();
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 2;
   if (i >= count) return;
   const float* from = blockIdx.y == 0 ? k : v;

@@ -25,6 +25,7 @@ __device__ __forceinline__ float sigmoid(float x) {
 // y[t, j * H ..] = x[t] for every stream j. x: [rows, H]; a thread for each unit of a row.
 template <int kWide>
 __global__ void expand_kernel(const float* x, int64_t rows, int n, int H, float* y) {
+  after_previous();
   const RowUnit at = row_unit();
   const int i = at.unit * kWide;
   if (at.row >= rows || i >= H) return;
@@ -92,6 +93,7 @@ struct Collapse {
 // and comb. One block a row: the sum of squares, the weights, then the sum over streams.
 template <int kStreams, int kWide, bool kHead>
 __global__ __launch_bounds__(kMostThreads) void collapse_kernel(Collapse c) {
+  after_previous();
   __shared__ float scratch[kWarp], pre[kMostStreams];
   const int tid = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), n = c.n;
   const int64_t t = blockIdx.x;
@@ -185,6 +187,7 @@ struct Spread {
 // once and writes all of them.
 template <int kStreams, int kWide>
 __global__ void spread_kernel(Spread s) {
+  after_previous();
   const RowUnit at = row_unit();
   const int i = at.unit * kWide, n = s.n;
   if (at.row >= s.rows || i >= s.H) return;

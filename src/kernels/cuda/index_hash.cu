@@ -61,6 +61,7 @@ __device__ __forceinline__ double length(const float* x, int D) {
 // cache. Shared memory: the rows, [8][D].
 __global__ void __launch_bounds__(kThreads) hash_kernel(std::byte* blocks, IndexEntries entries, HashSizes sizes,
                                                         const float* q, const float* k, HashQueries out) {
+  after_previous();
   float* x = dynamic_shared<float>();
   const int64_t t = blockIdx.x;
   const int tid = static_cast<int>(threadIdx.x), words = sizes.words();
@@ -121,6 +122,7 @@ template <int kWords>
 __global__ void __launch_bounds__(kThreads)
     score_kernel(IndexEntries entries, HashSizes sizes, int64_t first_token, int top_k, double scale, const float* w,
                  HashQueries from, float* all_scores, int64_t stride) {
+  after_previous();
   const int tid = static_cast<int>(threadIdx.x), words = sizes.words(), heads = sizes.heads;
   uint64_t* queries = dynamic_shared<uint64_t>();
   double* lengths = reinterpret_cast<double*>(queries + heads * words);

@@ -102,6 +102,7 @@ __device__ __forceinline__ Radix find_threshold(const float* scores, int n, int 
 __global__ void __launch_bounds__(kMaxWarps* kWarp)
     select_kernel(IndexEntries entries, const float* all_scores, int64_t stride, int64_t first_token, int top_k,
                   int32_t* out) {
+  after_previous();
   __shared__ int above_of[kMaxWarps], equal_of[kMaxWarps];
   const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, warp = tid / kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;

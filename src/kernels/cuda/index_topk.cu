@@ -25,6 +25,7 @@ __device__ __forceinline__ float multiply_add(float a, float b, float c) {
 // A block a token: the key of the window that it closes.
 template <typename T>
 __global__ void append_kernel(std::byte* blocks, IndexEntries entries, int D, const float* k) {
+  after_previous();
   const int64_t t = blockIdx.x;
   const int p = entries.positions[t];
   if ((p + 1) % entries.ratio != 0) return;
@@ -65,6 +66,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     score_kernel(IndexEntries entries, bool vectors, int64_t first_token, int heads, int D, int top_k, float scale,
                  const float* q, const float* w, float* all_scores, int64_t stride) {
+  after_previous();
   float* keys = dynamic_shared<float>();
   float* queries = keys + D * kKeyStride;
   __shared__ float sums[kThreads / 16][kTileKeys];

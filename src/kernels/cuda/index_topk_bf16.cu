@@ -21,6 +21,7 @@ constexpr int64_t kBlocks = 528;
 __global__ void __launch_bounds__(kThreads, 2)
     score_kernel(IndexEntries entries, int64_t first_token, int heads, int D, int top_k, float scale, const float* q,
                  const float* w, float* all_scores, int64_t score_stride) {
+  after_previous();
   __shared__ float weights[kMaxHeads];
   const int stride = swizzled::padded(D), padded_heads = ceil_div(heads, kTileHeads) * kTileHeads;
   uint16_t* queries = dynamic_shared<uint16_t>();

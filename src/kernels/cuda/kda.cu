@@ -33,6 +33,7 @@ struct Conv {
 // aligned at their end: the last tap is the token's own.
 template <int kTaps, int kWide>
 __global__ void __launch_bounds__(kConvThreads) conv_kernel(Conv c) {
+  after_previous();
   const int channel = static_cast<int>(blockIdx.y * kConvThreads + threadIdx.x) * kWide;
   if (channel >= c.C) return;
   constexpr int kBefore = kTaps - 1;
@@ -142,6 +143,7 @@ const char* refuse_gate(const OpDesc& desc, const DeviceInfo& device) {
 template <int kWide>
 __global__ void gate_kernel(const float* z, const float* logs, const float* bias, float bound, int64_t rows, int width,
                             int D, float* out) {
+  after_previous();
   const RowUnit at = row_unit();
   const int i = at.unit * kWide;
   if (at.row >= rows || i >= width) return;
@@ -317,6 +319,7 @@ struct KdaState {
 // groups of rows, so that a warp reads and writes the state in lines of 128 bytes.
 template <int kRows>
 __global__ void __launch_bounds__(kKdaThreads) kda_step_kernel(Kda a) {
+  after_previous();
   __shared__ KdaToken<kRows> token;
   __shared__ float parts[kKdaThreads / kWarp][2][kColumns];  // S^T k and S^T q over four groups
   const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, warp = tid / kWarp, group = tid / 8;
@@ -362,6 +365,7 @@ __global__ void __launch_bounds__(kKdaThreads) kda_step_kernel(Kda a) {
 // the tile before is run.
 template <int kRows>
 __global__ void __launch_bounds__(kKdaThreads) kda_run_kernel(Kda a) {
+  after_previous();
   auto* tokens = dynamic_shared<KdaToken<kRows>>();  // [2][kTile]
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp, group = lane / 2;

@@ -17,6 +17,15 @@ constexpr auto ceil_div(A a, B b) {
   return (a + b - 1) / b;
 }
 
+// Every kernel begins with it. A launch need not wait for the one before to end: its blocks start as soon as there is
+// room, and wait here until everything before is done and visible.
+__device__ __forceinline__ void after_previous() {
+#ifndef MOESAIC_EMULATED_CUDA
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Runs kernel<<<grid, block, shared_bytes, stream>>>(args...); nothing for an empty grid.
 template <typename... Parameters, typename... Given>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, Stream& stream,
@@ -35,6 +44,11 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream.cuda;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(given)...), "a kernel's launch");
 #endif
 }

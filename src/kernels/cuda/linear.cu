@@ -28,7 +28,9 @@ LinearCall call_of(const OpDesc& desc, const Args& args) {
 }
 
 void launch_exact(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
-  linear_exact(call_of(desc, args), stream);
+  const LinearCall call = call_of(desc, args);
+  if (call.stored == Stored::f32 && gemv_serves(call)) return linear_gemv(call, stream);
+  linear_exact(call, stream);
 }
 
 const char* refuse_bf16(const OpDesc& desc, const DeviceInfo& device) {
@@ -47,6 +49,7 @@ int64_t workspace_bf16(const OpDesc& desc, const DeviceInfo&) {
 
 void launch_bf16(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& stream) {
   const LinearCall call = call_of(desc, args);
+  if (gemv_serves(call)) return linear_gemv(call, stream);
   if (call.T <= kStreamedRows) return linear_stream(call, workspace, stream);
   gemm_bf16(call, gemm_tiling(call.T, call.N, call.K, call.groups), workspace, stream);
 }

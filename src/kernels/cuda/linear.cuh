@@ -20,10 +20,28 @@ struct LinearCall {
   __host__ __device__ int64_t y_stride() const { return static_cast<int64_t>(groups) * N; }
 };
 
+// after_previous() of kernels that read weights, which no launch writes, ahead of it: first let_next_begin(), then the
+// first loads of weights, then wait_for_previous() before anything that a launch has written is read or overwritten.
+__device__ __forceinline__ void let_next_begin() {
+#ifndef MOESAIC_EMULATED_CUDA
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#ifndef MOESAIC_EMULATED_CUDA
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 inline constexpr int kMultiprocessors = 132;  // of an H200: how work is cut, and so the order of sums, follows it
 
 // linear_exact.cu: float32 arithmetic, any format and shape.
 void linear_exact(const LinearCall& call, Stream& stream);
+
+// linear_gemv.cu: up to 4 rows of x, float32 arithmetic, weights in f32, bf16, f16 or fp8 as they are. x is rounded to
+// bf16 unless the weights are f32.
+bool gemv_serves(const LinearCall& call);
+void linear_gemv(const LinearCall& call, Stream& stream);
 
 // The rest rounds x to bf16 for the matrix units; K must be a multiple of 32 and an fp8 scale's columns of 64.
 // linear_stream.cu: reads the weights once for up to 64 rows of x; fp8 codes are exact and scaled in float32, elements

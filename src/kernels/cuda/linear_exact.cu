@@ -53,6 +53,7 @@ __device__ __forceinline__ float warp_sums(float (&v)[kCount], int lane) {
 // and their sums are added in order. Grid: row pairs, groups, rows of x.
 template <Stored kStored, bool kWhole, int kTokens>
 __global__ void __launch_bounds__(kThreads) few_rows_kernel(LinearCall call, int parts) {
+  after_previous();
   __shared__ float partial[kWarps][kRows * kTokens];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int pairs = kWarps / parts, group = static_cast<int>(blockIdx.y),
@@ -93,6 +94,7 @@ constexpr int kTile = 64, kDepth = 32;  // of x and w; columns at a time
 // w, groups.
 template <Stored kStored, bool kWhole>
 __global__ void __launch_bounds__(kThreads) many_rows_kernel(LinearCall call) {
+  after_previous();
   __shared__ __align__(16) float xs[kDepth][kTile + 4], ws[kDepth][kTile + 4];
   const int thread = static_cast<int>(threadIdx.x), tx = thread % 16 * 4, ty = thread / 16 * 4;
   const int group = static_cast<int>(blockIdx.z);

@@ -1,6 +1,6 @@
 // linear for up to 64 rows of x: the weights are the A operand of mma.m16n8k16 and stream once from memory to
-// registers, 16 bytes a lane; rows of x are its columns, read through L1: few as f32 that are rounded to bf16
-// here, more as bf16 that a launch before this one has rounded.
+// registers, 16 bytes a lane; rows of x are its columns, read through L1: a block that takes few of them
+// reads f32 and rounds to bf16, one that takes more reads what a launch before this one has rounded.
 //
 // A sum over K may take its terms in any order, so a lane's 16 bytes, consecutive k of one row, serve as they are: with
 // lane = 4g + q, mma j of a chunk takes k = 4j .. 4j+3 of the lane's elements as "k 2q, 2q+1, 2q+8, 2q+9" of both
@@ -18,34 +18,6 @@ constexpr int kMaxWarps = 8;
 
 __device__ __forceinline__ unsigned word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-// 16 bytes that are read once: they do not push x out of L1.
-__device__ __forceinline__ uint4 load_once(const std::byte* p) {
-#ifdef MOESAIC_EMULATED_CUDA
-  return *reinterpret_cast<const uint4*>(p);
-#else
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-#endif
-}
-
-// Two neighbouring E4M3 codes, finite, as bf16, exactly: exponent and mantissa move to where bf16 has them, and the
-// product makes up for its other bias.
-__device__ __forceinline__ unsigned e4m3_pair(unsigned low_codes) {
-#ifdef MOESAIC_EMULATED_CUDA
-  return pack_bf16(e4m3_to_f32(static_cast<uint8_t>(low_codes & 0xFF)),
-                   e4m3_to_f32(static_cast<uint8_t>(low_codes >> 8 & 0xFF)));
-#else
-  const unsigned spread = __byte_perm(low_codes, 0, 0x1404);  // codes in the upper bytes of the halves
-  const unsigned bits = (spread & 0x80008000u) | (spread >> 4 & 0x07F007F0u);
-  unsigned result;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(bits), "r"(0x7B807B80u));  // 2^120
-  return result;
-#endif
 }
 
 // Two neighbouring E2M1 codes times a power of two, as bf16, in the same way.
@@ -87,18 +59,21 @@ constexpr int rounded_here(Stored stored) {
   return stored == Stored::bf16 || stored == Stored::f16 ? 16 : 8;
 }
 
-template <Stored kStored, int kTiles>
+// kM: times 16 rows of w a warp multiplies by 8 kTiles rows of x.
+template <Stored kStored, int kTiles, int kM>
 struct StreamShape {
   static constexpr bool kFourBits = kStored == Stored::int4 || kStored == Stored::mxfp4;
-  static constexpr int kM = kStored == Stored::bf16 && kTiles == 8 ? 2 : 1;  // 16 rows of w each, per warp
   static constexpr bool kFp8 = kStored == Stored::fp8;
-  static constexpr int kAhead = kFourBits || (kFp8 && kTiles == 4)     ? 2
-                                : kTiles >= 4 || (kFp8 && kTiles == 2) ? 4
-                                                                       : 6;  // chunks in flight
-  static constexpr int kPer = kInVector<kStored>, kChunk = 4 * kPer;         // k of a lane, of the warp
-  static constexpr int kSteps = kPer / 4;                                    // mma along a chunk
-  static constexpr int kPitch = 16 * kM + 4, kTokens = 8 * kTiles;           // of sums in shared memory
-  static constexpr bool kRounded = kTokens > rounded_here(kStored);          // beforehand
+  static constexpr int kAhead = kFourBits || (kFp8 && kTiles == 4) ? 2
+                                : kTiles >= 4 || kFp8              ? 4
+                                                                   : 6;            // chunks in flight
+  static constexpr int kPer = kInVector<kStored>, kChunk = 4 * kPer;  // k of a lane, of the warp
+  static constexpr int kSteps = kPer / 4;                             // mma along a chunk
+  static constexpr int kPitch = 16 * kM + 4, kTokens = 8 * kTiles;    // of sums in shared memory
+  static constexpr bool kRounded = kTokens > rounded_here(kStored);   // beforehand
+  using X = std::conditional_t<kRounded, uint16_t, float>;
+  static constexpr int kXRegisters = kTiles * kPer * static_cast<int>(sizeof(X)) / 4;  // of a chunk
+  static constexpr int kXAhead = kXRegisters <= 16 ? 2 : kXRegisters <= 32 ? 1 : 0;    // chunks of x in flight
 };
 
 // What a lane holds of a chunk: rows g and g + 8 of every 16.
@@ -148,33 +123,51 @@ __device__ __forceinline__ void load_chunk(const StoredMatrix& m, const RowStart
     }
 }
 
-// A lane's elements k .. of one row of x as the b operands of the steps; zeros past the end.
+// A lane's elements k .. of one row of x, zeros past the end, and these as the b operands of the steps.
+template <int kSteps, typename T>
+struct LaneX;
 template <int kSteps>
-__device__ __forceinline__ void load_x(const float* x, bool inside, unsigned (&b)[kSteps][2]) {
+struct LaneX<kSteps, float> {
+  float4 v[kSteps];
+
+  __device__ __forceinline__ void load(const float* x, bool inside) {
 #pragma unroll
-  for (int j = 0; j < kSteps; ++j) {
-    float4 v = make_float4(0, 0, 0, 0);
-    if (inside) v = *reinterpret_cast<const float4*>(x + 4 * j);
-    b[j][0] = pack_bf16(v.x, v.y), b[j][1] = pack_bf16(v.z, v.w);
+    for (int j = 0; j < kSteps; ++j) {
+      v[j] = make_float4(0, 0, 0, 0);
+      if (inside) v[j] = *reinterpret_cast<const float4*>(x + 4 * j);
+    }
   }
-}
+  __device__ __forceinline__ void operands(unsigned (&b)[kSteps][2]) const {
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) b[j][0] = pack_bf16(v[j].x, v[j].y), b[j][1] = pack_bf16(v[j].z, v[j].w);
+  }
+};
 template <int kSteps>
-__device__ __forceinline__ void load_x(const uint16_t* x, bool inside, unsigned (&b)[kSteps][2]) {
+struct LaneX<kSteps, uint16_t> {
+  uint4 v[kSteps / 2];
+
+  __device__ __forceinline__ void load(const uint16_t* x, bool inside) {
 #pragma unroll
-  for (int j = 0; j < kSteps; j += 2) {
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (inside) v = *reinterpret_cast<const uint4*>(x + 4 * j);
-    b[j][0] = v.x, b[j][1] = v.y, b[j + 1][0] = v.z, b[j + 1][1] = v.w;
+    for (int j = 0; j < kSteps / 2; ++j) {
+      v[j] = make_uint4(0, 0, 0, 0);
+      if (inside) v[j] = *reinterpret_cast<const uint4*>(x + 8 * j);
+    }
   }
-}
+  __device__ __forceinline__ void operands(unsigned (&b)[kSteps][2]) const {
+#pragma unroll
+    for (int j = 0; j < kSteps; j += 2)
+      b[j][0] = v[j / 2].x, b[j][1] = v[j / 2].y, b[j + 1][0] = v[j / 2].z, b[j + 1][1] = v[j / 2].w;
+  }
+};
 
 // A warp multiplies 16 kM rows of w by 8 kTiles rows of x over its share of K. Block: slots x parts warps. Grid: rows
 // of w, groups, rows of x. Shared: f32[warps][kTokens][kPitch].
-template <Stored kStored, int kTiles>
-__global__ void __launch_bounds__(kMaxWarps* kWarp, kTiles == 8 ? 1 : 2)
+template <Stored kStored, int kTiles, int kM>
+__global__ void __launch_bounds__(kMaxWarps* kWarp, kTiles == 8 || kM == 2 ? 1 : 2)
     stream_kernel(LinearCall call, const uint16_t* rounded, int parts) {
-  using Shape = StreamShape<kStored, kTiles>;
-  constexpr int kM = Shape::kM, kSteps = Shape::kSteps, kAhead = Shape::kAhead;
+  let_next_begin();
+  using Shape = StreamShape<kStored, kTiles, kM>;
+  constexpr int kSteps = Shape::kSteps, kAhead = Shape::kAhead, kXAhead = Shape::kXAhead;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int g = lane / 4, q = lane % 4, part = warp % parts, slots = static_cast<int>(blockDim.x) / kWarp / parts;
   const int group = static_cast<int>(blockIdx.y), token = static_cast<int>(blockIdx.z) * Shape::kTokens;
@@ -186,11 +179,10 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kTiles == 8 ? 1 : 2)
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       rows[i][h] = start_of<kStored>(call.w, group * call.N + min(row + 16 * i + 8 * h + g, call.N - 1));
-  const auto* x = [&] {
-    const int64_t begin = token * call.x_stride() + static_cast<int64_t>(group) * call.K;
-    if constexpr (Shape::kRounded) return rounded + begin;
-    else return call.x + begin;
-  }();
+  const typename Shape::X* x = nullptr;
+  if constexpr (Shape::kRounded) x = rounded;
+  else x = call.x;
+  x += token * call.x_stride() + static_cast<int64_t>(group) * call.K;
   unsigned x_row[kTiles];
 #pragma unroll
   for (int t = 0; t < kTiles; ++t)
@@ -201,6 +193,15 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kTiles == 8 ? 1 : 2)
   Chunk<kM> ring[kAhead];
 #pragma unroll
   for (int u = 0; u < kAhead; ++u) load_chunk<kStored, kM>(call.w, rows, k + u * stride, own, ring[u]);
+  wait_for_previous();
+  LaneX<kSteps, typename Shape::X> held[kXAhead > 0 ? kXAhead : 1][kTiles];
+  const auto load_x = [&](int at, int t, auto& to) {
+    to.load(x + (x_row[t] + static_cast<unsigned>(at + own)), at + own < call.K);
+  };
+#pragma unroll
+  for (int u = 0; u < kXAhead; ++u)
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) load_x(k + u * stride, t, held[u][t]);
   float sum[kM][kTiles][4] = {};
   while (k < call.K) {
 #pragma unroll
@@ -218,11 +219,13 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kTiles == 8 ? 1 : 2)
               widen_four<kStored>(ring[u].codes[i][h], j, scale[i][h], a[i][j][h], a[i][j][2 + h]);
           }
         load_chunk<kStored, kM>(call.w, rows, k + kAhead * stride, own, ring[u]);
-        const bool inside = k + own < call.K;
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           unsigned b[kSteps][2];
-          load_x<kSteps>(x + (x_row[t] + static_cast<unsigned>(k + own)), inside, b);
+          auto& mine = held[kXAhead > 0 ? u % kXAhead : 0][t];
+          if constexpr (kXAhead == 0) load_x(k, t, mine);
+          mine.operands(b);
+          if constexpr (kXAhead > 0) load_x(k + kXAhead * stride, t, mine);
 #pragma unroll
           for (int i = 0; i < kM; ++i) {
             if constexpr (kStored == Stored::fp8) {
@@ -272,14 +275,46 @@ int parts_of(const LinearCall& call) {
   return parts;
 }
 
-template <Stored kStored, int kTiles>
+constexpr bool has_four_tiles(Stored stored) {
+  return stored == Stored::bf16 || stored == Stored::fp8;
+}
+
+// What a warp takes: 16 rows, once or twice, of w and 8 tiles rows of x.
+struct StreamTiling {
+  int tiles, rows;
+};
+// As much as possible, since each block reads its rows of x and w itself, unless that leaves most of the device idle.
+StreamTiling tiling_of(const LinearCall& call) {
+  const bool four = has_four_tiles(call.stored), twice = call.stored == Stored::bf16;
+  StreamTiling t{call.T <= 8 ? 1 : call.T <= 16 ? 2 : call.T <= 32 && four ? 4 : 8, twice ? 2 : 1};
+  const auto blocks = [&] {
+    return int64_t{ceil_div(call.N, 16 * t.rows)} * call.groups * ceil_div(call.T, 8 * t.tiles);
+  };
+  while (blocks() * 2 <= kMultiprocessors && (t.tiles > 1 || t.rows > 1)) {
+    if (t.rows == 2 && t.tiles < 8) t.rows = 1;
+    else t = {t.tiles == 8 && !four ? 2 : t.tiles / 2, twice ? 2 : 1};
+  }
+  return t;
+}
+
+template <Stored kStored, int kTiles, int kM>
 void launch_stream(const LinearCall& call, const uint16_t* rounded, Stream& stream) {
-  using Shape = StreamShape<kStored, kTiles>;
+  using Shape = StreamShape<kStored, kTiles, kM>;
   const int parts = parts_of(call), slots = parts < 4 ? 4 / parts : 1, warps = parts * slots;
-  const dim3 grid(static_cast<unsigned>(ceil_div(call.N, slots * 16 * Shape::kM)), static_cast<unsigned>(call.groups),
+  const dim3 grid(static_cast<unsigned>(ceil_div(call.N, slots * 16 * kM)), static_cast<unsigned>(call.groups),
                   static_cast<unsigned>(ceil_div(call.T, Shape::kTokens)));
-  launch(stream_kernel<kStored, kTiles>, grid, static_cast<unsigned>(warps * kWarp),
+  launch(stream_kernel<kStored, kTiles, kM>, grid, static_cast<unsigned>(warps * kWarp),
          static_cast<size_t>(warps) * Shape::kTokens * Shape::kPitch * sizeof(float), stream, call, rounded, parts);
+}
+
+template <Stored kStored, int kM>
+void launch_tiles(const LinearCall& call, int tiles, const uint16_t* rounded, Stream& stream) {
+  if (tiles == 1) return launch_stream<kStored, 1, kM>(call, rounded, stream);
+  if (tiles == 2) return launch_stream<kStored, 2, kM>(call, rounded, stream);
+  if constexpr (has_four_tiles(kStored))
+    if (tiles == 4) return launch_stream<kStored, 4, kM>(call, rounded, stream);
+  // Of bf16 eight tiles always come with twice 16 rows.
+  launch_stream<kStored, 8, kStored == Stored::bf16 ? 2 : 1>(call, rounded, stream);
 }
 
 }  // namespace
@@ -289,17 +324,14 @@ int64_t stream_workspace(int64_t T, const LinearCall& call) {
 }
 
 void linear_stream(const LinearCall& call, std::byte* workspace, Stream& stream) {
+  const StreamTiling tiling = tiling_of(call);
   auto* rounded = reinterpret_cast<uint16_t*>(workspace);
-  if (call.T > rounded_here(call.stored)) round_rows(call, rounded, stream);
+  if (8 * tiling.tiles > rounded_here(call.stored)) round_rows(call, rounded, stream);
   with_format(call.stored, [&](auto format) {
     constexpr Stored kStored = decltype(format)::value;
-    if constexpr (kStored != Stored::f32) {
-      if (call.T <= 8) return launch_stream<kStored, 1>(call, rounded, stream);
-      if (call.T <= 16) return launch_stream<kStored, 2>(call, rounded, stream);
-    }
-    if constexpr (kStored == Stored::bf16 || kStored == Stored::fp8)
-      if (call.T <= 32) return launch_stream<kStored, 4>(call, rounded, stream);
-    if constexpr (kStored != Stored::f32) launch_stream<kStored, 8>(call, rounded, stream);
+    if constexpr (kStored == Stored::bf16)
+      if (tiling.rows == 2) return launch_tiles<kStored, 2>(call, tiling.tiles, rounded, stream);
+    if constexpr (kStored != Stored::f32) launch_tiles<kStored, 1>(call, tiling.tiles, rounded, stream);
   });
 }
 

@@ -34,6 +34,7 @@ __device__ __forceinline__ float add_segments(const float* partial, int segments
 template <Stored kStored, int kTokens>
 __global__ void __launch_bounds__(kThreads)
     absorb_stream_kernel(KvB<kStored> w, HeadRows rows, int tokens, int rope, const float* x, float* y) {
+  after_previous();
   float* xs = dynamic_shared<float>();
   float* partial = xs + kTokens * rows.K;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / kWarp, lane = tid % kWarp;
@@ -86,6 +87,7 @@ __global__ void __launch_bounds__(kThreads)
 template <Stored kStored, int kTokens>
 __global__ void __launch_bounds__(kThreads)
     up_stream_kernel(KvB<kStored> w, HeadRows rows, int tokens, const float* x, float* y) {
+  after_previous();
   constexpr int kStride = kTokens * (kStreamRows + 1);
   const int segments = rows.K / kSegment;
   float* xs = dynamic_shared<float>();
@@ -145,6 +147,7 @@ __global__ void __launch_bounds__(kThreads)
 template <Stored kStored, bool kUp, int kPerThread>
 __global__ void __launch_bounds__(kThreads)
     tile_kernel(KvB<kStored> w, HeadRows rows, int tokens, int rope, const float* x, float* y) {
+  after_previous();
   constexpr int kTokens = 16 * kPerThread;
   __shared__ __align__(16) float xs[kSegment][kTokens + 4];
   __shared__ __align__(16) float ws[kSegment][kTileColumns + 4];

@@ -115,6 +115,7 @@ template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 2)
     attend_kernel(LatentRows from, int64_t first_token, int heads, float scale, const float* q,
                   SplitStates split_states, float* o) {
+  after_previous();
   float* qs = dynamic_shared<float>();
   __shared__ const T* row_at[2][kRows];
   __shared__ unsigned seen_at[2];  // a bit per row
@@ -227,6 +228,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 // A block folds the splits of one head of a token, 4 channels a thread; no rows at all give zeros.
 __global__ void __launch_bounds__(kThreads / 2)
     fold_kernel(LatentRows from, int64_t first_token, int heads, SplitStates splits, float* o) {
+  after_previous();
   const int64_t local = blockIdx.x / static_cast<unsigned>(heads), t = first_token + local;
   const int head = static_cast<int>(blockIdx.x) % heads;
   const int rows = from.count(t), count = ceil_div(rows, from.split_rows(rows));
@@ -255,6 +257,7 @@ __global__ void __launch_bounds__(kThreads / 2)
 template <typename T>
 __global__ void append_kernel(std::byte* blocks, int64_t block_stride, LatentRows rows, const float* latent,
                               const float* k_pe) {
+  after_previous();
   const int64_t t = blockIdx.x;
   const int p = rows.positions[t], width = rows.L + rows.rope;
   T* to = reinterpret_cast<T*>(blocks + rows.table(t)[p / kBlockTokens] * block_stride) +

@@ -24,6 +24,7 @@ template <int kTiles, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_kernel(LatentRows from, int64_t first_token, int64_t tokens, int heads, float scale, const float* q,
                   SplitStates split_states, float* o) {
+  after_previous();
   constexpr int kHeads = 16 * kTiles, kGroups = kWarps / kTiles, kValueTiles = 4 * kTiles;
   __shared__ const uint16_t* row_at[kRing][kRows];
   __shared__ unsigned seen_at[kRing][2];  // a bit per row

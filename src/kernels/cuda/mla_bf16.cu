@@ -61,6 +61,7 @@ __device__ __forceinline__ void multiply(const uint16_t* xs, const uint16_t* ws,
 template <Stored kStored, bool kUp>
 __global__ void __launch_bounds__(kThreads, 2)
     product_kernel(KvB<kStored> w, HeadRows rows, int tokens, int rope, const float* x, float* y) {
+  after_previous();
   __shared__ __align__(128) uint16_t xs[kTokens * kDepth];
   __shared__ __align__(128) uint16_t ws[kColumns * kDepth];
   const int tid = static_cast<int>(threadIdx.x), warp = tid / kWarp, lane = tid % kWarp;

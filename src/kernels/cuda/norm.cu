@@ -51,6 +51,7 @@ struct RmsNorm {
 // which keep kKept units of kWide elements each in registers: D <= kOnRow * kWide * kKept.
 template <int kOnRow, int kWide, int kKept>
 __global__ void rms_norm_kernel(RmsNorm a) {
+  after_previous();
   __shared__ float scratch[kWarp];
   const int64_t row = own_row<kOnRow>(), at = row * a.D;
   if (row >= a.rows) return;
@@ -97,6 +98,7 @@ __global__ void rms_norm_kernel(RmsNorm a) {
 
 // The same for rows of any length, which are read twice.
 __global__ void long_rms_norm_kernel(RmsNorm a) {
+  after_previous();
   __shared__ float scratch[kWarp];
   const int64_t at = static_cast<int64_t>(blockIdx.x) * a.D;
   float squares = 0;
@@ -178,6 +180,7 @@ __device__ __forceinline__ double row_sum(double x, double* scratch) {
 template <int kOnRow>
 __global__ void layer_norm_kernel(const float* x, const float* weight, const float* bias, double eps, int64_t rows,
                                   int H, float* y) {
+  after_previous();
   __shared__ double scratch[kWarp];
   const int64_t row = own_row<kOnRow>();
   if (row >= rows) return;
@@ -216,6 +219,7 @@ unsigned threads_for(int64_t width) {
 // y[t] = x[t], then hidden[hidden_rows[t]] / its root mean square * weight. x [T, H], hidden [., D]; a block a token.
 __global__ void join_hidden_kernel(const float* x, const float* hidden, const int32_t* hidden_rows, const float* weight,
                                    float eps, int H, int D, float* y) {
+  after_previous();
   __shared__ float scratch[kWarp];
   const int64_t t = blockIdx.x;
   x += t * H, y += t * (H + D);
@@ -249,6 +253,7 @@ struct ResidualRows {
 template <int kWide>
 __global__ void residual_score_kernel(ResidualRows rows, const float* norm, const float* proj, float eps, int H,
                                       float* scores) {
+  after_previous();
   __shared__ float scratch[kWarp];
   const int64_t t = blockIdx.x;
   const int j = static_cast<int>(blockIdx.y), step = static_cast<int>(blockDim.x) * kWide;
@@ -275,6 +280,7 @@ __global__ void residual_score_kernel(ResidualRows rows, const float* norm, cons
 // y[t] = sum over j of softmax(scores[t])[j] * row j of token t. A thread has kWide elements of a token.
 template <int kWide>
 __global__ void residual_mix_kernel(ResidualRows rows, const float* scores, int64_t T, int H, float* y) {
+  after_previous();
   const RowUnit at = row_unit();
   const int h = at.unit * kWide;
   if (at.row >= T || h >= H) return;

@@ -19,6 +19,7 @@ struct Frequencies {
 // few of them.
 __global__ void rope_table_kernel(Frequencies frequencies, const int32_t* positions, int ratio, double factor,
                                   int64_t T, int half, float* table) {
+  after_previous();
   const RowUnit at = row_unit();
   if (at.row >= T || at.unit >= half) return;
   const int position = positions[at.row] / ratio * ratio;
@@ -56,6 +57,7 @@ struct Rope {
 // pairs, or copies kWide of the other elements.
 template <int kWide, bool kInterleaved>
 __global__ void rope_kernel(Rope a) {
+  after_previous();
   const RowUnit at = row_unit();
   const int i = at.unit * kWide;
   if (at.row >= a.rows || i >= a.D - a.half) return;

@@ -148,6 +148,7 @@ __device__ void set_keys(const Route& a, const float (&logit)[kSlots], const Sof
 // A warp a token; lane j ends up with choice j. E <= 32 * kSlots, k <= 32.
 template <int kSlots>
 __global__ void __launch_bounds__(128) route_kernel(Route a) {
+  after_previous();
   const int lane = static_cast<int>(threadIdx.x);
   const int64_t t = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (t >= a.T) return;
@@ -237,6 +238,7 @@ struct Dispatch {
 
 // counts[block, e] of a chunk.
 __global__ void count_rows_kernel(Dispatch a) {
+  after_previous();
   int* count = dynamic_shared<int>();
   for (int e = static_cast<int>(threadIdx.x); e < a.E; e += kCountThreads) count[e] = 0;
   __syncthreads();
@@ -274,6 +276,7 @@ __device__ __forceinline__ int block_exclusive_sum(int x, int* scratch) {
 // Places the rows of a chunk: after those of lower experts, of earlier blocks, of earlier warps and of lower lanes with
 // the same expert. Warp w has rows [w, w + 1) * span of the chunk, in order. At least E threads.
 __global__ void __launch_bounds__(1024) place_rows_kernel(Dispatch a) {
+  after_previous();
   int* base = dynamic_shared<int>();                    // [E] where this block's rows of an expert begin
   int *scratch = base + a.E, &placed = scratch[kWarp];  // [32]; rows of all experts
   auto* counts =
@@ -386,6 +389,7 @@ void dispatch(const OpDesc& desc, const Args& args, std::byte* workspace, Stream
 template <int kWide>
 __global__ void combine_kernel(const float* y, const int32_t* places, const float* weights, int64_t T, int k, int H,
                                float* out) {
+  after_previous();
   constexpr int kRows = 8;
   const RowUnit at = row_unit();
   const int h = at.unit * kWide;

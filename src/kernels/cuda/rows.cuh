@@ -83,6 +83,7 @@ __device__ __forceinline__ RowUnit row_unit() {
 // y[row] = x[source(row), .. + count).
 template <int kWide, typename Source>
 __global__ void copy_rows_kernel(Source source, const float* x, int64_t rows, int count, float* y) {
+  after_previous();
   const RowUnit at = row_unit();
   const int i = at.unit * kWide;
   if (at.row >= rows || i >= count) return;

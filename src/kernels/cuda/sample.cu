@@ -179,6 +179,7 @@ __device__ int draw(const float* logits, int count, const Rule& rule, double uni
 __global__ void __launch_bounds__(kThreads)
     sample_kernel(const float* logits, int vocab, int valid, const SampleRow* rows, SampledRow* sampled,
                   int32_t* next_tokens) {
+  after_previous();
   __shared__ Shared s;
   logits += static_cast<int64_t>(blockIdx.x) * vocab;
   const SampleRow row = rows[blockIdx.x];
@@ -214,6 +215,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void feed_kernel(int32_t* token_ids, const int32_t* slots, const int32_t* offsets,
                             const int32_t* next_tokens, int sequences) {
+  after_previous();
   const int s = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (s < sequences && token_ids[offsets[s]] < 0) token_ids[offsets[s]] = next_tokens[slots[s]];
 }

@@ -59,6 +59,34 @@ constexpr int kInVector = kStored == Stored::f32                                
                           : kStored == Stored::int4 || kStored == Stored::mxfp4 ? 32
                                                                                 : 8;
 
+// 16 bytes that are read once: they do not push others out of L1.
+__device__ __forceinline__ uint4 load_once(const std::byte* p) {
+#ifdef MOESAIC_EMULATED_CUDA
+  return *reinterpret_cast<const uint4*>(p);
+#else
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+#endif
+}
+
+// Two neighbouring E4M3 codes, finite, as bf16, exactly: exponent and mantissa move to where bf16 has them, and the
+// product makes up for its other bias.
+__device__ __forceinline__ unsigned e4m3_pair(unsigned low_codes) {
+#ifdef MOESAIC_EMULATED_CUDA
+  return pack_bf16(e4m3_to_f32(static_cast<uint8_t>(low_codes & 0xFF)),
+                   e4m3_to_f32(static_cast<uint8_t>(low_codes >> 8 & 0xFF)));
+#else
+  const unsigned spread = __byte_perm(low_codes, 0, 0x1404);  // codes in the upper bytes of the halves
+  const unsigned bits = (spread & 0x80008000u) | (spread >> 4 & 0x07F007F0u);
+  unsigned result;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(bits), "r"(0x7B807B80u));  // 2^120
+  return result;
+#endif
+}
+
 // The scale of element k of a row; 1 where the format has none.
 template <Stored kStored>
 __device__ __forceinline__ float scale_at(const StoredMatrix& m, int64_t row, int k) {

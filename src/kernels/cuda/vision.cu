@@ -43,6 +43,7 @@ void merge_patches(const OpDesc& desc, const Args& args, std::byte*, Stream& str
 template <int kWide>
 __global__ void grid_embed_kernel(const float* table, int64_t rows, int64_t columns, int H, int64_t high, int64_t wide,
                                   bool cubic, int64_t T, float* y) {
+  after_previous();
   const RowUnit at = row_unit();
   const int h = at.unit * kWide;
   if (at.row >= T || h >= H) return;
@@ -80,6 +81,7 @@ struct Frequencies {
 // cos and sin [T, half, 2]: pair 2i turns by column * frequency i, pair 2i + 1 by row * the same. The product is
 // rounded to float32, the rest runs in float64.
 __global__ void grid_rope_kernel(Frequencies frequencies, int wide, int64_t T, int half, float* table) {
+  after_previous();
   const RowUnit at = row_unit();
   if (at.row >= T || at.unit >= half) return;
   const int t = static_cast<int>(at.row), place = at.unit % 2 == 0 ? t % wide : t / wide;
@@ -120,6 +122,7 @@ struct AttentionTiles {
 template <int kD>
 __global__ void __launch_bounds__(kThreads) full_attention_kernel(const float* q, const float* k, const float* v, int T,
                                                                   int heads, int D, float scale, float* o) {
+  after_previous();
   constexpr int kColumns = kD / kSide;
   auto& tiles = *dynamic_shared<AttentionTiles<kD>>();
   const int thread = static_cast<int>(threadIdx.x), x = thread % kSide, y = thread / kSide * 4;
