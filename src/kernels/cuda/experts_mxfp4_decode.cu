@@ -22,8 +22,8 @@ __host__ __device__ constexpr int row_bytes(int K) {
 }
 
 // Shared memory: activations [tokens][row_bytes], per piece [word][group][16 bytes]; per warp the codes in flight
-// [kAhead][2 rows][lane][16 bytes]; the odd sums of split tiles; the passes, expert | (which `tokens` of its rows) <<
-// 16.
+// [kAhead][2 rows][lane][16 bytes]; the odd sums of split tiles; the passes as expert + (which `tokens` of its rows)
+// 2^16.
 __host__ __device__ constexpr int fold_bytes(int split, int warps) {
   return split == 1 ? 0 : warps / 2 * kWarp * static_cast<int>(sizeof(float4));
 }
@@ -228,6 +228,7 @@ __device__ __forceinline__ void write_tile(const ExpertCall& call, const Sums<kT
 
 template <int kTokens, int kSplit>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1) decode_kernel(ExpertCall call, int max_passes) {
+  after_previous();
   std::byte* x = dynamic_shared<std::byte>();
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
   const int stride = row_bytes(call.K);

@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gemv_kernel(LinearCall
   }
 }
 
-// How a product is cut. Parts depend on N, K, groups and the format alone.
+// How a product is cut. Parts depend on N, K, groups and the format alone: they order sums.
 struct GemvCut {
   int tokens, rows, parts, length, passes;  // rows of x and of w that a warp takes; of the ring, along a part of a row
 
@@ -291,8 +291,8 @@ void launch_gemv(const LinearCall& call, const GemvCut& cut, Stream& stream) {
   plan.parts = cut.parts, plan.passes = cut.passes, plan.across = cut.cells(GemvShape<kStored>::kCells);
   plan.scale_shift = std::countr_zero(static_cast<unsigned>(call.w.scale_cols));
   const int wanted = ceil_div(call.N, kWarps / cut.parts * kR);
-  plan.rounds = ceil_div(wanted, std::max(1, kMultiprocessors * kBlocksPerSm / call.groups));
-  plan.blocks = ceil_div(wanted, plan.rounds);
+  plan.blocks = std::min(wanted, std::max(1, kMultiprocessors * kBlocksPerSm / call.groups));
+  plan.rounds = ceil_div(wanted, plan.blocks);
   const dim3 grid(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(call.groups));
   launch(gemv_kernel<kStored, kT, kR, kU>, grid, kThreads, size_t{kT} * plan.across * sizeof(uint4), stream, call,
          plan);
