@@ -14,6 +14,7 @@ constexpr Pass kPasses[] = {
     {"expand_moe", "mixture of experts into routing, expert products and combine", expand_moe},
     {"fuse_expert_swiglu", "gate and up products with their activation", fuse_expert_swiglu},
     {"fuse_add_norm", "residual sum with the norm that follows", fuse_add_norm},
+    {"gather_linears", "linears of one value side by side", gather_linears},
 };
 
 WeightMap weight_map(const Graph& graph) {

@@ -41,6 +41,7 @@ struct Step {
   std::vector<std::string> output_names;  // of named values, else empty: "hidden.3"
   int cache = -1;                         // index into CacheMap::layers
   int64_t workspace_bytes = 0;
+  int together = 1;  // so many steps, this one first, may run in one launch; 0: an earlier one's launch does it
   std::string label;
   std::vector<Refusal> refused;  // kernels that would have been preferred
 };

@@ -12,17 +12,19 @@ constexpr int64_t kAlign = 256;
 std::vector<Allocation> lifetimes(const Graph& graph, const Lowered& lowered, std::vector<int>& allocation_of) {
   std::vector<Allocation> all;
   const Bounds bounds = {lowered.plan.limits.tokens, lowered.plan.limits.rows};
+  int begin = 0, end = 0;  // of the steps that run together with this one: what one reads, no other may write over
   for (size_t i = 0; i < lowered.plan.steps.size(); ++i) {
-    const int now = static_cast<int>(i);
+    const int together = lowered.plan.steps[i].together, now = static_cast<int>(i);
+    if (together > 0) begin = now, end = now + together - 1;
     for (Value in : lowered.inputs[i])
-      if (graph.info(in).weight < 0) all[static_cast<size_t>(allocation_of[static_cast<size_t>(in.id)])].last = now;
+      if (graph.info(in).weight < 0) all[static_cast<size_t>(allocation_of[static_cast<size_t>(in.id)])].last = end;
     for (size_t k = 0; k < lowered.outputs[i].size(); ++k) {
       const Value out = lowered.outputs[i][k];
       allocation_of[static_cast<size_t>(out.id)] = static_cast<int>(all.size());
       std::string name = lowered.plan.steps[i].label;
       if (lowered.outputs[i].size() > 1) name += fmt::format(":{}", k);
       const int64_t bytes = (graph.type(out).bytes(bounds) + kAlign - 1) / kAlign * kAlign;
-      all.push_back({std::move(name), 0, bytes, now, now});
+      all.push_back({std::move(name), 0, bytes, begin, end});
     }
   }
   for (const auto& output : graph.outputs)

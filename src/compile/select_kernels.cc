@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "compile/compile.h"
 
 namespace moesaic {
@@ -73,6 +75,32 @@ Step make_step(const Graph& graph, const Node& node, const CompileOptions& optio
   return step;
 }
 
+// Linears of one value, rotations by one table.
+bool belong_together(const Step& a, const Step& b, const std::vector<Value>& in_a, const std::vector<Value>& in_b) {
+  if (a.kernel != b.kernel || a.kernel->launch_together == nullptr) return false;
+  return a.desc.op == Op::linear ? in_a[0].id == in_b[0].id : a.desc.op == Op::rope && in_a[1].id == in_b[1].id;
+}
+
+bool reads(const std::vector<Value>& inputs, const std::vector<Value>& outputs) {
+  const auto same = [](Value a, Value b) { return a.id == b.id; };
+  return std::find_first_of(inputs.begin(), inputs.end(), outputs.begin(), outputs.end(), same) != inputs.end();
+}
+
+void join_steps(Lowered& lowered) {
+  std::vector<Step>& steps = lowered.plan.steps;
+  for (size_t i = 0; i < steps.size(); i += static_cast<size_t>(steps[i].together)) {
+    for (size_t j = i + 1; j < std::min(steps.size(), i + kMostTogether); ++j) {
+      if (!belong_together(steps[i], steps[j], lowered.inputs[i], lowered.inputs[j])) break;
+      const auto read_by_j = [&](const std::vector<Value>& outputs) { return reads(lowered.inputs[j], outputs); };
+      if (std::any_of(lowered.outputs.begin() + static_cast<ptrdiff_t>(i),
+                      lowered.outputs.begin() + static_cast<ptrdiff_t>(j), read_by_j))
+        break;
+      ++steps[i].together;
+      steps[j].together = 0;
+    }
+  }
+}
+
 }  // namespace
 
 Lowered select_kernels(const Graph& graph, const CompileOptions& options, Phase phase, const WeightMap& weights,
@@ -88,6 +116,7 @@ Lowered select_kernels(const Graph& graph, const CompileOptions& options, Phase 
     lowered.inputs.push_back(node->inputs);
     lowered.outputs.push_back(node->outputs);
   }
+  join_steps(lowered);
   return lowered;
 }
 

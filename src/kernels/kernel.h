@@ -100,7 +100,12 @@ struct Kernel {
   // Scratch for the largest step; the planner reserves the maximum over all steps, once.
   int64_t (*workspace_bytes)(const OpDesc& desc, const DeviceInfo& device) = nullptr;
   void (*launch)(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& stream) = nullptr;
+  // Where a launch can do the work of several steps that do not read each other's outputs: as `launch` on each of them,
+  // at most kMostTogether. Null: it cannot.
+  void (*launch_together)(std::span<const OpDesc* const> descs, std::span<const Args> args, std::byte* workspace,
+                          Stream& stream) = nullptr;
 };
+constexpr size_t kMostTogether = 4;
 
 // Kernels in order of preference.
 class Registry {

@@ -24,7 +24,8 @@ void register_cuda(Registry&) {}
 void fill_dummy_on_gpu(const WeightMap&, std::byte*, Stream&) {
   CHECK(false, "no GPU");
 }
-void sample_on_gpu(const float*, int64_t, int64_t, int64_t, const SampleRow*, SampledRow*, int32_t*, Stream&) {
+void sample_on_gpu(const float*, int64_t, int64_t, int64_t, const SampleRow*, SampledRow*, int32_t*, std::byte*,
+                   Stream&) {
   CHECK(false, "no GPU");
 }
 void read_on_gpu(const std::byte*, int64_t, float*, int, Stream&) {

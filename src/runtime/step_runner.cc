@@ -30,6 +30,7 @@ StepRunner::StepRunner(Device& device, const Compiled& compiled, const Memory& m
   const int64_t bytes = rows_of(compiled) * static_cast<int64_t>(sizeof(SampledRow));
   sampled_ = device.allocate(bytes, "sampled tokens");
   next_tokens_ = device.allocate((slots + 1) * static_cast<int64_t>(sizeof(int32_t)), "sampled tokens");
+  sample_workspace_ = device.allocate(sample_workspace_bytes(rows_of(compiled)), "the sampler's workspace");
   for (Ring& ring : ring_) {
     ring.rows = device.allocate_host(bytes, "sampled tokens on the host");
     ring.done = device.make_mark();
@@ -84,7 +85,7 @@ void StepRunner::sample(const Plan& plan, int64_t rows) {
   if (rows == 0) return;
   sample_on_gpu(reinterpret_cast<const float*>(logits(plan, memory_)), rows, plan.vocab, valid_vocab_,
                 inputs(plan).samples(), reinterpret_cast<SampledRow*>(sampled_.data()),
-                reinterpret_cast<int32_t*>(next_tokens_.data()), device_.stream());
+                reinterpret_cast<int32_t*>(next_tokens_.data()), sample_workspace_.data(), device_.stream());
 }
 
 StepResult StepRunner::run(const Plan& plan, const BatchView& batch, std::span<const SampleRow> samples) {

@@ -58,7 +58,7 @@ class StepRunner {
   const Memory memory_;
   int64_t valid_vocab_;
   StepInputs prefill_inputs_, decode_inputs_;
-  Buffer sampled_, next_tokens_;
+  Buffer sampled_, next_tokens_, sample_workspace_;
   std::array<Ring, kStepsInFlight> ring_;
   int turn_ = 0;
   std::map<int64_t, std::unique_ptr<Recording>> recordings_;  // by bucket

@@ -12,7 +12,7 @@
 namespace moesaic {
 namespace {
 
-constexpr int64_t kChunkBytes = 16 << 20;  // packed between two drops of mapped pages
+constexpr int64_t kChunkBytes = 8 << 20;  // packed between two drops of mapped pages
 
 template <typename T>
 T read_unaligned(const std::byte* data, int64_t i) {
@@ -228,7 +228,7 @@ class Loader {
   const ArenaSink& arena_;
   ThreadPool& pool_;
   const Stack stack_;
-  static constexpr int64_t kShareBytes = 512 << 10;  // that one thread copies at a time
+  static constexpr int64_t kShareBytes = 256 << 10;  // that one thread copies at a time
   struct Share {
     const std::byte* from;
     int64_t offset, bytes;

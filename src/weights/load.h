@@ -14,7 +14,7 @@ namespace moesaic {
 // Where loaded bytes go: memory for bytes [offset, offset + bytes) of the arena, never more than kPieceBytes. They are
 // complete when the next piece is asked for, or when load_weights() returns.
 using ArenaSink = std::function<std::byte*(int64_t offset, int64_t bytes)>;
-constexpr int64_t kPieceBytes = 32 << 20;
+constexpr int64_t kPieceBytes = 16 << 20;
 ArenaSink memory_sink(std::span<std::byte> arena);
 
 // Copies every weight into the arena (map.bytes long). Mapped pages are dropped as soon as they are packed, so that

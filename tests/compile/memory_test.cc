@@ -156,7 +156,7 @@ TEST(Passes, ObserverSeesEveryStage) {
   };
   compile(graph_with(1), options);
   EXPECT_THAT(seen, testing::ElementsAre("build", "infer_shapes", "fold_mla", "expand_moe", "fuse_expert_swiglu",
-                                         "fuse_add_norm"));
+                                         "fuse_add_norm", "gather_linears"));
 }
 
 }  // namespace

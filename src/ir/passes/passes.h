@@ -15,5 +15,7 @@ void fold_mla(Graph& graph);
 void fuse_add_norm(Graph& graph);
 // expert_linear followed by clamped_swiglu -> expert_swiglu: the wide intermediate is never stored.
 void fuse_expert_swiglu(Graph& graph);
+// Linears of one value stand side by side where they were close, so that one launch may do them all.
+void gather_linears(Graph& graph);
 
 }  // namespace moesaic

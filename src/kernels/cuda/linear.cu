@@ -1,5 +1,6 @@
 // The kernels of linear and grouped_linear: which of the products in linear.cuh serves a step.
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/linear.cuh"
@@ -54,6 +55,14 @@ void launch_bf16(const OpDesc& desc, const Args& args, std::byte* workspace, Str
   gemm_bf16(call, gemm_tiling(call.T, call.N, call.K, call.groups), workspace, stream);
 }
 
+void launch_bf16_together(std::span<const OpDesc* const> descs, std::span<const Args> args, std::byte* workspace,
+                          Stream& stream) {
+  std::vector<LinearCall> calls;
+  for (size_t i = 0; i < descs.size(); ++i) calls.push_back(call_of(*descs[i], args[i]));
+  if (gemv_serves_together(calls)) return linear_gemv_together(calls, stream);
+  for (size_t i = 0; i < descs.size(); ++i) launch_bf16(*descs[i], args[i], workspace, stream);
+}
+
 }  // namespace
 
 const Kernel kLinearBf16{.name = "linear.bf16.cuda",
@@ -61,7 +70,8 @@ const Kernel kLinearBf16{.name = "linear.bf16.cuda",
                          .backend = Backend::cuda,
                          .refuse = refuse_bf16,
                          .workspace_bytes = workspace_bf16,
-                         .launch = launch_bf16};
+                         .launch = launch_bf16,
+                         .launch_together = launch_bf16_together};
 const Kernel kGroupedLinearBf16{.name = "grouped_linear.bf16.cuda",
                                 .op = Op::grouped_linear,
                                 .backend = Backend::cuda,

@@ -42,6 +42,10 @@ void linear_exact(const LinearCall& call, Stream& stream);
 // bf16 unless the weights are f32.
 bool gemv_serves(const LinearCall& call);
 void linear_gemv(const LinearCall& call, Stream& stream);
+// 2 to kMostTogether products of one x, of one group each, in one launch: matrices of one K and one format, f32 not
+// among them, all with a bias or none. Sums may be ordered otherwise than by linear_gemv for each.
+bool gemv_serves_together(std::span<const LinearCall> calls);
+void linear_gemv_together(std::span<const LinearCall> calls, Stream& stream);
 
 // The rest rounds x to bf16 for the matrix units; K must be a multiple of 32 and an fp8 scale's columns of 64.
 // linear_stream.cu: reads the weights once for up to 64 rows of x; fp8 codes are exact and scaled in float32, elements

@@ -3,9 +3,12 @@
 //
 // A lane takes every 32nd vector of a row of w (of `parts` warps that share a row, each takes every parts-th 32), its
 // sum goes over ascending k, lanes are added as a butterfly and parts in order. The order of a sum depends on N, K,
-// groups and the format alone: rows of x do not change each other's bits.
+// groups and the format alone: rows of x do not change each other's bits. Matrices multiplied in one launch count as
+// one, whose N is the sum of theirs.
 #include <algorithm>
 #include <bit>
+#include <climits>
+#include <span>
 
 #include "kernels/cuda/folds.cuh"
 #include "kernels/cuda/linear.cuh"
@@ -29,6 +32,31 @@ struct GemvPlan {
   int parts, rounds, blocks;  // warps that share a row; times a block takes rows; of a group
   int passes, across;         // of the ring along a part of a row; cells of a row of x
   int scale_shift;            // log2 of the columns of an fp8 scale
+};
+
+// One of the matrices of a launch: its rows are those from `begin` on of all matrices below each other.
+struct Segment {
+  const std::byte *codes, *scales;
+  const float* bias;
+  float* y;
+  int begin, N;
+};
+// What a launch multiplies. Of several matrices, w, bias and y lie in segments and N counts the rows of all; unused
+// segments begin at INT_MAX.
+template <int kMany>
+struct GemvCall : LinearCall {
+  Segment segments[kMany];
+
+  __device__ __forceinline__ Segment segment_of(int row) const {
+    int i = 0;
+#pragma unroll
+    for (int next = 1; next < kMany; ++next) i += row >= segments[next].begin;
+    return segments[i];
+  }
+};
+template <>
+struct GemvCall<1> : LinearCall {
+  __device__ __forceinline__ Segment segment_of(int) const { return {w.codes, w.scales, bias, y, 0, groups * N}; }
 };
 
 // The vectors of a lane's rows in a pass of the ring.
@@ -113,18 +141,20 @@ __device__ __forceinline__ void stage_x(const LinearCall& call, int group, int a
   }
 }
 
-template <Stored kStored, int kR>
-__device__ __forceinline__ RowsAt<kR> rows_at(const LinearCall& call, int group, int row, int vector, int scale_shift) {
+template <Stored kStored, int kR, int kMany>
+__device__ __forceinline__ RowsAt<kR> rows_at(const GemvCall<kMany>& call, int group, int row, int vector,
+                                              int scale_shift) {
   RowsAt<kR> rows{};
   rows.first = vector;
 #pragma unroll
   for (int r = 0; r < kR; ++r) {
-    const int n = group * call.N + row + r;
+    const Segment segment = call.segment_of(row + r);
+    const int n = group * call.N + row + r - segment.begin;
     const bool inside = row + r < call.N;
     rows.codes[r] =
-        inside ? call.w.codes + static_cast<int64_t>(n) * (call.K / GemvShape<kStored>::kPer) * 16 : nullptr;
+        inside ? segment.codes + static_cast<int64_t>(n) * (call.K / GemvShape<kStored>::kPer) * 16 : nullptr;
     if constexpr (GemvShape<kStored>::kScaled)
-      rows.scales[r] = reinterpret_cast<const float*>(call.w.scales) +
+      rows.scales[r] = reinterpret_cast<const float*>(segment.scales) +
                        static_cast<int64_t>(n / call.w.scale_rows) * (((call.K - 1) >> scale_shift) + 1);
   }
   return rows;
@@ -187,8 +217,8 @@ __device__ __forceinline__ void fetch_to_l2(const std::byte* from, int bytes) {
 
 // A warp multiplies kR rows of w, or its part of them, by up to kT rows of x, then the rows of its next round. Grid:
 // blocks, groups. Shared: x, uint4[kT][across].
-template <Stored kStored, int kT, int kR, int kU>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm) gemv_kernel(LinearCall call, GemvPlan plan) {
+template <Stored kStored, int kT, int kR, int kU, int kMany>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) gemv_kernel(GemvCall<kMany> call, GemvPlan plan) {
   let_next_begin();
   using Shape = GemvShape<kStored>;
   __shared__ float partial[kWarps][kR * kT];
@@ -199,12 +229,15 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gemv_kernel(LinearCall
   const int step = plan.blocks * slots * kR;  // rows from one round to the next
   int row = (static_cast<int>(blockIdx.x) * slots + warp / plan.parts) * kR;
 
-  RowsAt<kR> at = rows_at<kStored, kR>(call, group, row, from, plan.scale_shift);
+  RowsAt<kR> at = rows_at<kStored, kR, kMany>(call, group, row, from, plan.scale_shift);
   Held<kR> ring[kU];
 #pragma unroll
   for (int u = 0; u < kU; ++u) hold<kStored, kR>(at, at.first + u * stride, vectors, plan.scale_shift, ring[u]);
-  if (plan.rounds > 1 && lane < kR && row + step + lane < call.N)
-    fetch_to_l2(call.w.codes + static_cast<int64_t>(group * call.N + row + step + lane) * vectors * 16, vectors * 16);
+  if (const int next = row + step + lane; plan.rounds > 1 && lane < kR && next < call.N) {
+    const Segment segment = call.segment_of(next);
+    fetch_to_l2(segment.codes + static_cast<int64_t>(group * call.N + next - segment.begin) * vectors * 16,
+                vectors * 16);
+  }
   wait_for_previous();
   stage_x<kStored, kT>(call, group, plan.across, cells);
   __syncthreads();
@@ -215,11 +248,15 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gemv_kernel(LinearCall
   for (int s = 0, pass = 0; s < total; ++s) {
     const bool last = pass + 1 == plan.passes;
     const int next_row = s + 1 == total ? call.N : last ? row + step : row;  // call.N: nothing is loaded
-    at = rows_at<kStored, kR>(call, group, next_row, last ? from : at.first + kU * stride, plan.scale_shift);
+    at = rows_at<kStored, kR, kMany>(call, group, next_row, last ? from : at.first + kU * stride, plan.scale_shift);
     float bias[kR] = {};
     if (last && call.bias != nullptr) {
 #pragma unroll
-      for (int r = 0; r < kR; ++r) bias[r] = __ldg(call.bias + min(row + r, call.N - 1));
+      for (int r = 0; r < kR; ++r) {
+        const int n = min(row + r, call.N - 1);
+        const Segment segment = call.segment_of(n);
+        bias[r] = __ldg(segment.bias + n - segment.begin);
+      }
     }
     const uint4* along = own + pass * kU * plan.parts * Shape::kCells * kWarp;
 #pragma unroll
@@ -247,8 +284,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) gemv_kernel(LinearCall
 #pragma unroll
     for (int i = 0; i < kR * kT; ++i) {
       const int n = row + i / kT, t = i % kT;
-      if (lane == i && part == 0 && n < call.N && t < call.T)
-        call.y[t * call.y_stride() + static_cast<int64_t>(group) * call.N + n] = sum[i] + bias[i / kT];
+      if (lane == i && part == 0 && n < call.N && t < call.T) {
+        const Segment to = call.segment_of(n);
+        to.y[static_cast<int64_t>(t) * to.N + static_cast<int64_t>(group) * call.N + n - to.begin] =
+            sum[i] + bias[i / kT];
+      }
       sum[i] = 0;
     }
     row += step;
@@ -285,8 +325,8 @@ GemvCut cut_of(const LinearCall& call) {
   return cut;
 }
 
-template <Stored kStored, int kT, int kR, int kU>
-void launch_gemv(const LinearCall& call, const GemvCut& cut, Stream& stream) {
+template <Stored kStored, int kT, int kR, int kU, int kMany>
+void launch_gemv(const GemvCall<kMany>& call, const GemvCut& cut, Stream& stream) {
   GemvPlan plan{};
   plan.parts = cut.parts, plan.passes = cut.passes, plan.across = cut.cells(GemvShape<kStored>::kCells);
   plan.scale_shift = std::countr_zero(static_cast<unsigned>(call.w.scale_cols));
@@ -294,16 +334,46 @@ void launch_gemv(const LinearCall& call, const GemvCut& cut, Stream& stream) {
   plan.blocks = std::min(wanted, std::max(1, kMultiprocessors * kBlocksPerSm / call.groups));
   plan.rounds = ceil_div(wanted, plan.blocks);
   const dim3 grid(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(call.groups));
-  launch(gemv_kernel<kStored, kT, kR, kU>, grid, kThreads, size_t{kT} * plan.across * sizeof(uint4), stream, call,
-         plan);
+  launch(gemv_kernel<kStored, kT, kR, kU, kMany>, grid, kThreads, size_t{kT} * plan.across * sizeof(uint4), stream,
+         call, plan);
 }
 
-template <Stored kStored, int kT, int kR>
-void launch_ring(const LinearCall& call, const GemvCut& cut, Stream& stream) {
+template <Stored kStored, int kT, int kR, int kMany>
+void launch_ring(const GemvCall<kMany>& call, const GemvCut& cut, Stream& stream) {
   constexpr int kShort = 4 / kR, kMiddle = middle_ring(kStored, kT, kR), kLong = longest_ring(kStored, kT, kR);
   if (cut.length == kShort) return launch_gemv<kStored, kT, kR, kShort>(call, cut, stream);
   if (cut.length == kMiddle) return launch_gemv<kStored, kT, kR, kMiddle>(call, cut, stream);
   launch_gemv<kStored, kT, kR, kLong>(call, cut, stream);
+}
+
+template <Stored kStored, int kMany>
+void launch_cut(const GemvCall<kMany>& call, Stream& stream) {
+  const GemvCut cut = cut_of<kStored>(call);
+  if (cut.tokens == 1) return launch_ring<kStored, 1, 1>(call, cut, stream);
+  if (cut.tokens == 2) return launch_ring<kStored, 2, 1>(call, cut, stream);
+  if (cut.rows == 2) return launch_ring<kStored, 4, 2>(call, cut, stream);
+  launch_ring<kStored, 4, 1>(call, cut, stream);
+}
+
+// The matrices of `calls`, at most kMostTogether, below each other.
+GemvCall<kMostTogether> stacked(std::span<const LinearCall> calls) {
+  GemvCall<kMostTogether> all{calls[0], {}};
+  all.N = 0;
+  for (size_t i = 0; i < kMostTogether; ++i) {
+    all.segments[i].begin = i < calls.size() ? all.N : INT_MAX;
+    if (i >= calls.size()) continue;
+    const LinearCall& call = calls[i];
+    all.segments[i] = {call.w.codes, call.w.scales, call.bias, call.y, all.N, call.N};
+    all.N += call.N;
+  }
+  return all;
+}
+
+// Whether `a` and `b` differ in w's rows, bias and y alone.
+bool may_stack(const LinearCall& a, const LinearCall& b) {
+  return a.x == b.x && a.T == b.T && a.K == b.K && a.groups == 1 && b.groups == 1 && a.stored == b.stored &&
+         a.w.scale_rows == b.w.scale_rows && a.w.scale_cols == b.w.scale_cols &&
+         (a.bias == nullptr) == (b.bias == nullptr);
 }
 
 template <typename F>
@@ -330,13 +400,22 @@ bool gemv_serves(const LinearCall& call) {
 }
 
 void linear_gemv(const LinearCall& call, Stream& stream) {
-  with_gemv_format(call.stored, [&](auto format) {
+  with_gemv_format(call.stored, [&](auto format) { launch_cut<decltype(format)::value>(GemvCall<1>{call}, stream); });
+}
+
+bool gemv_serves_together(std::span<const LinearCall> calls) {
+  if (calls.size() < 2 || calls.size() > kMostTogether || calls[0].stored == Stored::f32) return false;
+  return std::ranges::all_of(calls, [&](const LinearCall& call) {
+    LinearCall as_all = call;
+    as_all.N = stacked(calls).N;
+    return may_stack(calls[0], call) && gemv_serves(as_all);
+  });
+}
+
+void linear_gemv_together(std::span<const LinearCall> calls, Stream& stream) {
+  with_gemv_format(calls[0].stored, [&](auto format) {
     constexpr Stored kStored = decltype(format)::value;
-    const GemvCut cut = cut_of<kStored>(call);
-    if (cut.tokens == 1) return launch_ring<kStored, 1, 1>(call, cut, stream);
-    if (cut.tokens == 2) return launch_ring<kStored, 2, 1>(call, cut, stream);
-    if (cut.rows == 2) return launch_ring<kStored, 4, 2>(call, cut, stream);
-    launch_ring<kStored, 4, 1>(call, cut, stream);
+    if constexpr (kStored != Stored::f32) launch_cut<kStored>(stacked(calls), stream);
   });
 }
 

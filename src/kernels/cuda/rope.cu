@@ -1,4 +1,8 @@
 // Rotary position embedding: the table of a step, and its use.
+#include <algorithm>
+#include <climits>
+#include <vector>
+
 #include "ir/rope.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/rows.cuh"
@@ -53,12 +57,25 @@ struct Rope {
   float* y;
 };
 
+// Independent steps of one shape of rows: blocks from first_block[i] on take step i; unused ones begin at INT_MAX.
+struct Ropes {
+  Rope steps[kMostTogether];
+  int first_block[kMostTogether];
+};
+
 // Pairs begin at element `begin`: pair i is (i, i + half), or (2i, 2i + 1) where interleaved. A thread turns kWide
 // pairs, or copies kWide of the other elements.
 template <int kWide, bool kInterleaved>
-__global__ void rope_kernel(Rope a) {
+__global__ void rope_kernel(Ropes ropes) {
   after_previous();
-  const RowUnit at = row_unit();
+  Rope a = ropes.steps[0];
+  int first_block = 0;
+#pragma unroll
+  for (size_t step = 1; step < kMostTogether; ++step)
+    if (static_cast<int>(blockIdx.x) >= ropes.first_block[step])
+      a = ropes.steps[step], first_block = ropes.first_block[step];
+  RowUnit at = row_unit();
+  at.row -= static_cast<int64_t>(first_block) * blockDim.y;
   const int i = at.unit * kWide;
   if (at.row >= a.rows || i >= a.D - a.half) return;
   const float* x = a.x + at.row * a.D;
@@ -87,24 +104,60 @@ __global__ void rope_kernel(Rope a) {
   store_floats<kWide>(y + second, right);
 }
 
-void rope(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
-  const int64_t heads = desc.attrs.integer(Attr::heads), D = desc.attrs.integer(Attr::head_dim);
-  const int64_t half = desc.in(1).type.dim(1).factor, begin = desc.attrs.integer(Attr::begin, 0);
-  const bool interleaved = desc.attrs.integer(Attr::interleaved, 0) != 0;
-  const Rope rope{.x = args.input<float>(0),
-                  .table = args.input<float>(1),
-                  .rows = args.now.tokens * heads,
-                  .heads = static_cast<int>(heads),
-                  .D = static_cast<int>(D),
-                  .half = static_cast<int>(half),
-                  .begin = static_cast<int>(begin),
-                  .sign = desc.attrs.integer(Attr::inverse, 0) != 0 ? -1.0f : 1.0f,
-                  .y = args.output<float>(0)};
-  const bool fours = in_fours(D, rope.x, rope.table, rope.y) && half % 4 == 0 && begin % 4 == 0;
-  const RowGrid g = row_grid(rope.rows, fours ? (D - half) / 4 : D - half);
+Rope rope_of(const OpDesc& desc, const Args& args) {
+  const int64_t heads = desc.attrs.integer(Attr::heads);
+  return {.x = args.input<float>(0),
+          .table = args.input<float>(1),
+          .rows = args.now.tokens * heads,
+          .heads = static_cast<int>(heads),
+          .D = static_cast<int>(desc.attrs.integer(Attr::head_dim)),
+          .half = static_cast<int>(desc.in(1).type.dim(1).factor),
+          .begin = static_cast<int>(desc.attrs.integer(Attr::begin, 0)),
+          .sign = desc.attrs.integer(Attr::inverse, 0) != 0 ? -1.0f : 1.0f,
+          .y = args.output<float>(0)};
+}
+bool interleaved(const OpDesc& desc) {
+  return desc.attrs.integer(Attr::interleaved, 0) != 0;
+}
+bool rope_in_fours(const Rope& r) {
+  return in_fours(r.D, r.x, r.table, r.y) && r.half % 4 == 0 && r.begin % 4 == 0;
+}
+
+// At most kMostTogether steps of the same D, half, begin and width of access.
+void launch_ropes(std::span<const Rope> steps, bool interleaved, Stream& stream) {
+  const bool fours = rope_in_fours(steps[0]);
+  int64_t rows = 0, blocks = 0;
+  for (const Rope& step : steps) rows += step.rows;
+  RowGrid g = row_grid(rows, fours ? (steps[0].D - steps[0].half) / 4 : steps[0].D - steps[0].half);
+  Ropes ropes{};
+  std::ranges::fill(ropes.first_block, INT_MAX);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    ropes.steps[i] = steps[i];
+    ropes.first_block[i] = static_cast<int>(blocks);
+    blocks += ceil_div(steps[i].rows, int64_t{g.block.y});
+  }
+  g.grid.x = static_cast<unsigned>(blocks);
   auto* kernel = interleaved ? rope_kernel<1, true> : rope_kernel<1, false>;
   if (fours) kernel = interleaved ? rope_kernel<4, true> : rope_kernel<4, false>;
-  launch(kernel, g.grid, g.block, 0, stream, rope);
+  launch(kernel, g.grid, g.block, 0, stream, ropes);
+}
+
+void rope(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
+  const Rope step = rope_of(desc, args);
+  launch_ropes(std::span(&step, 1), interleaved(desc), stream);
+}
+
+void rope_together(std::span<const OpDesc* const> descs, std::span<const Args> args, std::byte* workspace,
+                   Stream& stream) {
+  std::vector<Rope> steps;
+  bool alike = descs.size() <= kMostTogether;
+  for (size_t i = 0; i < descs.size(); ++i) {
+    const Rope &step = steps.emplace_back(rope_of(*descs[i], args[i])), &first = steps[0];
+    alike = alike && step.D == first.D && step.half == first.half && step.begin == first.begin &&
+            rope_in_fours(step) == rope_in_fours(first) && interleaved(*descs[i]) == interleaved(*descs[0]);
+  }
+  if (alike && !steps.empty()) return launch_ropes(steps, interleaved(*descs[0]), stream);
+  for (size_t i = 0; i < descs.size(); ++i) rope(*descs[i], args[i], workspace, stream);
 }
 
 }  // namespace
@@ -114,7 +167,11 @@ const Kernel kRopeTable{.name = "rope_table.cuda",
                         .backend = Backend::cuda,
                         .refuse = refuse_table,
                         .launch = rope_table};
-const Kernel kRope{
-    .name = "rope.cuda", .op = Op::rope, .backend = Backend::cuda, .refuse = refuse_types, .launch = rope};
+const Kernel kRope{.name = "rope.cuda",
+                   .op = Op::rope,
+                   .backend = Backend::cuda,
+                   .refuse = refuse_types,
+                   .launch = rope,
+                   .launch_together = rope_together};
 
 }  // namespace moesaic::cuda

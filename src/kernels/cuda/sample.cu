@@ -1,6 +1,10 @@
-// The sampler of a step: one block a row; see kernels/sample.h and engine/sampler.cc, whose choices these are. Every
-// sum has a fixed order or is of integers, so a row's token depends on nothing but the row.
-#include "kernels/cuda/reduce.cuh"
+// The sampler of a step; see kernels/sample.h and engine/sampler.cc, whose choices these are. A first launch finds the
+// best logits and the normaliser of each part of a row, a block a part; a second one, a block a row, merges them and
+// draws where that is asked for. Every sum has a fixed order or is of integers, so a row's token depends on nothing but
+// the row.
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
 #include "kernels/sample.h"
 
 namespace moesaic {
@@ -8,6 +12,9 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 1024;
+constexpr int kPartThreads = 512;
+constexpr int kInFlight = 4;     // loads of 4 logits a thread
+constexpr int kLeastPart = 256;  // logits: fewer are not worth a block
 constexpr int kBins = 256;
 constexpr double kMassUnit = 0x1p40;  // of probabilities as integers, whose sums do not depend on their order
 
@@ -26,6 +33,9 @@ struct Best {
   int bad;  // 1 + first id that is NaN or +inf, or a large number
 };
 constexpr int kNoneBad = 0x7FFFFFFF;
+__device__ Best nothing() {
+  return {-INFINITY, -INFINITY, kNoneBad, kNoneBad};
+}
 
 __device__ Best better(const Best& a, const Best& b) {
   const bool first = a.best > b.best || (a.best == b.best && a.id < b.id);
@@ -34,10 +44,15 @@ __device__ Best better(const Best& a, const Best& b) {
   return {win.best, fmaxf(win.second, lose.best), win.id, min(a.bad, b.bad)};
 }
 
+// Of the logits of a part.
+struct Partial {
+  Best best;
+  double sum;  // of exp(logit - best)
+};
+static_assert(sizeof(Partial) == kSamplePartBytes && kSampleParts <= kWarp);
+
 struct Shared {
-  Best warps[kWarp];
   double sums[kThreads];
-  float scratch[kWarp];
   unsigned long long bins[kBins];
   unsigned long long need;
   unsigned prefix;
@@ -46,24 +61,89 @@ struct Shared {
   double target;
 };
 
-__device__ Best block_best(const float* logits, int count, Shared& s) {
-  Best mine{-INFINITY, -INFINITY, kNoneBad, kNoneBad};
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-    const float x = logits[i];
-    if (!(x < INFINITY)) mine.bad = min(mine.bad, i + 1);
-    else mine = better(mine, {x, -INFINITY, i, kNoneBad});
-  }
-  for (int d = 16; d > 0; d /= 2) {
+// Folds of a value a lane; all lanes get the result.
+__device__ Best warp_best(Best mine) {
+  for (int d = kWarp / 2; d > 0; d /= 2) {
     const Best other{__shfl_xor_sync(kAllLanes, mine.best, d), __shfl_xor_sync(kAllLanes, mine.second, d),
                      __shfl_xor_sync(kAllLanes, mine.id, d), __shfl_xor_sync(kAllLanes, mine.bad, d)};
     mine = better(mine, other);
   }
-  if (threadIdx.x % kWarp == 0) s.warps[threadIdx.x / kWarp] = mine;
+  return mine;
+}
+__device__ double warp_total(double x) {
+  for (int d = kWarp / 2; d > 0; d /= 2) x += __shfl_xor_sync(kAllLanes, x, d);
+  return x;
+}
+
+// Logits i..i+3 as far as they come before `end`, else others of the row: a load without a condition can start early.
+template <bool kAligned>
+__device__ __forceinline__ float4 four_logits(const float* logits, int i, int end) {
+  const auto at = [&](int j) { return logits[min(j, end - 1)]; };
+  if constexpr (!kAligned) return make_float4(at(i), at(i + 1), at(i + 2), at(i + 3));
+  else return *reinterpret_cast<const float4*>(logits + min(i, (end - 1) / 4 * 4));
+}
+
+// use(logit, id) for the thread's share of [begin, end), ids ascending, and for some -inf behind the end.
+template <bool kAligned, typename Use>
+__device__ __forceinline__ void for_each_logit(const float* logits, int begin, int end, Use use) {
+  constexpr int kStep = 4 * kPartThreads;
+  for (int base = begin + 4 * static_cast<int>(threadIdx.x); base < end; base += kStep * kInFlight) {
+    float4 x[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) x[k] = four_logits<kAligned>(logits, base + k * kStep, end);
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const int i = base + k * kStep;
+      use(i < end ? x[k].x : -INFINITY, i);
+      use(i + 1 < end ? x[k].y : -INFINITY, i + 1);
+      use(i + 2 < end ? x[k].z : -INFINITY, i + 2);
+      use(i + 3 < end ? x[k].w : -INFINITY, i + 3);
+    }
+  }
+}
+
+// Grid (rows, parts): partials[row][part] of the part's `size` logits; size and, if kAligned, vocab are multiples of 4.
+template <bool kAligned>
+__global__ void __launch_bounds__(kPartThreads, 1)
+    part_kernel(const float* logits, int vocab, int valid, int size, Partial* partials) {
+  after_previous();
+  constexpr int kWarps = kPartThreads / kWarp;
+  __shared__ Best warps[kWarps];
+  __shared__ double sums[kWarps];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int begin = static_cast<int>(blockIdx.y) * size, end = min(begin + size, valid);
+  logits += static_cast<int64_t>(blockIdx.x) * vocab;
+
+  Best mine = nothing();
+  for_each_logit<kAligned>(logits, begin, end, [&](float x, int i) {
+    const bool good = x < INFINITY, best = good && x > mine.best;
+    if (!good) mine.bad = min(mine.bad, i + 1);
+    else mine.second = fmaxf(mine.second, best ? mine.best : x);
+    if (best) mine.best = x, mine.id = i;
+  });
+  mine = warp_best(mine);
+  if (lane == 0) warps[warp] = mine;
   __syncthreads();
-  Best all = s.warps[0];
-  for (int w = 1; w < kThreads / kWarp; ++w) all = better(all, s.warps[w]);
+  const Best best = warp_best(lane < kWarps ? warps[lane] : nothing());
+  double sum = 0;
+  if (best.best > -INFINITY)
+    for_each_logit<kAligned>(logits, begin, end,
+                             [&](float x, int) { sum += static_cast<double>(expf(x - best.best)); });
+  sum = warp_total(sum);
+  if (lane == 0) sums[warp] = sum;
   __syncthreads();
-  return all;
+  if (warp != 0) return;
+  sum = warp_total(lane < kWarps ? sums[lane] : 0);
+  if (lane == 0) partials[static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y] = {best, sum};
+}
+
+// Of the whole row, in every warp alike.
+__device__ Partial merge(const Partial* partials, int parts) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  Partial part{nothing(), 0};
+  if (lane < parts) part = partials[lane];
+  const Best best = warp_best(part.best);
+  return {best, warp_total(part.sum * exp(static_cast<double>(part.best.best) - static_cast<double>(best.best)))};
 }
 
 // The distribution so far: engine/sampler.h, Distribution.
@@ -176,40 +256,30 @@ __device__ int draw(const float* logits, int count, const Rule& rule, double uni
   return s.last;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    sample_kernel(const float* logits, int vocab, int valid, const SampleRow* rows, SampledRow* sampled,
-                  int32_t* next_tokens) {
+__global__ void __launch_bounds__(kThreads, 1)
+    sample_kernel(const float* logits, int vocab, int valid, const Partial* partials, int parts, const SampleRow* rows,
+                  SampledRow* sampled, int32_t* next_tokens) {
   after_previous();
   __shared__ Shared s;
   logits += static_cast<int64_t>(blockIdx.x) * vocab;
   const SampleRow row = rows[blockIdx.x];
-  const Best best = block_best(logits, valid, s);
+  const Partial whole = merge(partials + static_cast<int64_t>(blockIdx.x) * parts, parts);
+  const Best& best = whole.best;
   const bool usable = best.bad == kNoneBad && best.best > -INFINITY;
   int id = best.id;
-  float logprob = 0;
-  if (usable) {
-    double sum = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < valid; i += kThreads)
-      sum += static_cast<double>(expf(logits[i] - best.best));
-    s.sums[threadIdx.x] = sum;
-    __syncthreads();
-    for (int d = kThreads / 2; d > 0; d /= 2) {
-      if (static_cast<int>(threadIdx.x) < d) s.sums[threadIdx.x] += s.sums[threadIdx.x + d];
-      __syncthreads();
-    }
-    const double log_norm = static_cast<double>(best.best) + log(s.sums[0]);
-    __syncthreads();
-    if (row.temperature > 0) {
-      Rule rule{best.best, row.temperature, 0, -INFINITY, 0x7FFFFFFF};
-      if (row.top_k > 0 && row.top_k < valid) cut_after(logits, valid, rule, true, row.top_k, s);
-      if (row.top_p < 1) cut_after(logits, valid, rule, false, static_cast<double>(row.top_p), s);
-      rule.min_p = row.min_p;
-      id = draw(logits, valid, rule, row.uniform, s);
-    }
-    logprob = static_cast<float>(static_cast<double>(logits[id]) - log_norm);
+  float logit = best.best;
+  if (usable && row.temperature > 0) {
+    Rule rule{best.best, row.temperature, 0, -INFINITY, 0x7FFFFFFF};
+    if (row.top_k > 0 && row.top_k < valid) cut_after(logits, valid, rule, true, row.top_k, s);
+    if (row.top_p < 1) cut_after(logits, valid, rule, false, static_cast<double>(row.top_p), s);
+    rule.min_p = row.min_p;
+    id = draw(logits, valid, rule, row.uniform, s);
+    logit = logits[id];
   }
   if (threadIdx.x != 0) return;
-  sampled[blockIdx.x] = {usable ? id : -1, logprob, best.best - best.second, best.bad == kNoneBad ? 0 : best.bad};
+  const double logprob = static_cast<double>(logit) - static_cast<double>(best.best) - log(whole.sum);
+  sampled[blockIdx.x] = {usable ? id : -1, usable ? static_cast<float>(logprob) : 0, best.best - best.second,
+                         best.bad == kNoneBad ? 0 : best.bad};
   next_tokens[row.slot] = usable ? id : 0;
 }
 
@@ -224,9 +294,17 @@ __global__ void feed_kernel(int32_t* token_ids, const int32_t* slots, const int3
 }  // namespace cuda
 
 void sample_on_gpu(const float* logits, int64_t count, int64_t vocab, int64_t valid_vocab, const SampleRow* rows,
-                   SampledRow* sampled, int32_t* next_tokens, Stream& stream) {
-  cuda::launch(cuda::sample_kernel, static_cast<unsigned>(count), cuda::kThreads, 0, stream, logits,
-               static_cast<int>(vocab), static_cast<int>(valid_vocab), rows, sampled, next_tokens);
+                   SampledRow* sampled, int32_t* next_tokens, std::byte* workspace, Stream& stream) {
+  const int width = static_cast<int>(vocab), valid = static_cast<int>(valid_vocab);
+  const int parts = std::clamp(valid / cuda::kLeastPart, 1, static_cast<int>(kSampleParts));
+  const int size = 4 * cuda::ceil_div(valid, 4 * parts);
+  const bool aligned = width % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % sizeof(float4) == 0;
+  const auto blocks = static_cast<unsigned>(count);
+  auto* partials = reinterpret_cast<cuda::Partial*>(workspace);
+  cuda::launch(aligned ? cuda::part_kernel<true> : cuda::part_kernel<false>, dim3(blocks, static_cast<unsigned>(parts)),
+               cuda::kPartThreads, 0, stream, logits, width, valid, size, partials);
+  cuda::launch(cuda::sample_kernel, blocks, cuda::kThreads, 0, stream, logits, width, valid, partials, parts, rows,
+               sampled, next_tokens);
 }
 
 void feed_on_gpu(int32_t* token_ids, const int32_t* slots, const int32_t* sequence_offsets, const int32_t* next_tokens,
