@@ -15,8 +15,8 @@ struct CUstream_st;
 namespace moesaic {
 
 enum class Backend : uint8_t {
-  ref,  // float64, obvious, slow: the definition of every op
-  cpu,  // SIMD
+  ref,   // float64, obvious, slow: the definition of every op
+  cpu,   // SIMD
   cuda,  // sm_90a; activations f32 in memory
 };
 std::string backend_name(Backend backend);

@@ -37,8 +37,8 @@ struct WeightSpec {
   WeightKind kind = WeightKind::vector;
   Shape shape;
   std::string fallback;  // another tensor that serves when `name` is absent (tied embeddings, other spellings)
-  // experts: `name` with "{}" for the expert's number, or one tensor for all. A stack or vector that some exporters fuse
-  // with another, as rows: its tensor, and which part of how many this weight is.
+  // experts: `name` with "{}" for the expert's number, or one tensor for all. A stack or vector that some exporters
+  // fuse with another, as rows: its tensor, and which part of how many this weight is.
   std::string fused;
   int fused_part = 0, fused_parts = 1;
   bool padded = false;  // vector: the tensor may be longer, its first elements count

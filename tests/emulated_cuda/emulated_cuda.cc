@@ -391,7 +391,7 @@ cudaError_t cudaPeekAtLastError() {
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaSuccess                 ? "no error"
+  return error == cudaSuccess              ? "no error"
          : error == cudaErrorLaunchFailure ? "unspecified launch failure"
-                                            : "out of memory";
+                                           : "out of memory";
 }

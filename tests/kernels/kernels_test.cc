@@ -1,5 +1,5 @@
-// Every registered CPU and CUDA kernel against float64, on data drawn anew at each run. `./dev test --break` runs these with
-// MOESAIC_BREAK set and requires each of them to fail.
+// Every registered CPU and CUDA kernel against float64, on data drawn anew at each run. `./dev test --break` runs these
+// with MOESAIC_BREAK set and requires each of them to fail.
 #include <gtest/gtest.h>
 
 #include "kernels/kernel_harness.h"
