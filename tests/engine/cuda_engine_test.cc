@@ -21,7 +21,7 @@ using Tokens = std::vector<int32_t>;
 
 struct Answer {
   Tokens ids;
-  std::vector<float> logprobs;
+  std::vector<float> logprobs, gaps;
   Status status;
   FinishReason reason = FinishReason::none;
 };
@@ -32,6 +32,7 @@ Answer drain(Completion& completion) {
     for (const GeneratedToken& token : chunk->tokens) {
       answer.ids.push_back(token.id);
       answer.logprobs.push_back(token.logprob);
+      answer.gaps.push_back(token.gap);
     }
   answer.status = completion.status();
   answer.reason = completion.finish_reason();
@@ -132,6 +133,44 @@ TEST(CudaEngineErrors, TooLargeForTheGpuIsOneLine) {
     EXPECT_THAT(error.what(), testing::HasSubstr("the key-value cache needs"));
     EXPECT_THAT(error.what(), testing::HasSubstr("free of"));
     EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+  }
+}
+
+Tokens read_ids(const OwnedTensor& t) {
+  Tokens ids;
+  for (int64_t i = 0; i < t.shape.elements(); ++i) {
+    int64_t id;
+    std::memcpy(&id, t.bytes.data() + i * 8, 8);
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+// In fast precision, so that products round to bf16: a token may differ where the two best logits are that close.
+TEST(CudaDemo, GreedyTextIsTheReferencesUpToNearTies) {
+  if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
+#ifdef MOESAIC_CUDA_IS_EMULATED
+  GTEST_SKIP() << "needs a GPU: the demo model takes minutes on fibers";
+#endif
+  constexpr float kNearTie = 0.05f;
+  const TensorMap reference = read_tensors(demo_model() + "/golden.safetensors");
+  Engine engine = Engine::open({.model = demo_model(), .device = "cuda"});
+  for (int i = 0; i < 4; ++i) {
+    const Tokens want = read_ids(reference.at(fmt::format("greedy.{}", i)));
+    Request request;
+    request.tokens = read_ids(reference.at(fmt::format("prompt.{}", i)));
+    request.sampling.temperature = 0;
+    request.max_new_tokens = std::ssize(want);
+    request.ignore_eos = true;
+    const Answer answer = ask_together(engine, {request})[0];
+    ASSERT_EQ(answer.ids.size(), want.size());
+    size_t same = 0;
+    while (same < want.size() && answer.ids[same] == want[same]) ++same;
+    std::printf("prompt %d: %zu of %zu tokens are the reference's\n", i, same, want.size());
+    if (same == want.size()) continue;
+    std::printf("prompt %d: the two best logits of token %zu are %g apart\n", i, same,
+                static_cast<double>(answer.gaps[same]));
+    EXPECT_LT(answer.gaps[same], kNearTie) << "prompt " << i << ", token " << same;
   }
 }
 
