@@ -18,7 +18,7 @@ TEST_P(KernelMatches, Float64) {
     if (refusal(kernel, test) != nullptr) continue;
     ++accepted;
     expect_matches(kernel, test);
-    if (testing::Test::HasFatalFailure()) return;
+    if (testing::Test::HasFailure()) return;  // one case is enough to tell
   }
   EXPECT_GT(accepted, 0) << kernel.name << " has no case: add one to kernel_cases()";
 }
