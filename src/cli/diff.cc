@@ -215,17 +215,6 @@ std::vector<std::vector<bool>> rows_of_other_choices(const DiffOptions& options,
   return diverged_rows(ours, theirs, static_cast<int64_t>(ids[0].size()));
 }
 
-std::vector<double> without(const std::vector<double>& values, const std::vector<bool>& rows) {
-  if (rows.empty()) return values;
-  const size_t width = values.size() / rows.size();
-  std::vector<double> out;
-  for (size_t row = 0; row < rows.size(); ++row)
-    if (!rows[row])
-      out.insert(out.end(), values.begin() + static_cast<ptrdiff_t>(row * width),
-                 values.begin() + static_cast<ptrdiff_t>((row + 1) * width));
-  return out;
-}
-
 }  // namespace
 
 int run_diff(const DiffOptions& options) {
@@ -259,7 +248,7 @@ int run_diff(const DiffOptions& options) {
     if (!rows.back().within && !exact) {
       if (left_out.empty())
         left_out = against ? diverged_rows(ours, other, std::ssize(ids[0])) : rows_of_other_choices(options, ours, ids);
-      rows.back() = compare(name, without(tap.values, left_out[i]), without(wanted[i], left_out[i]), bound);
+      rows.back() = compare(name, rows_without(tap.values, left_out[i]), rows_without(wanted[i], left_out[i]), bound);
       most_left_out = std::max<int64_t>(most_left_out, std::count(left_out[i].begin(), left_out[i].end(), true));
     }
     if (rows.back().within || bad != nullptr) continue;

@@ -233,7 +233,6 @@ bool use_compiled(const ModelSource& source, const PlanOptions& options, Placeme
   load.prefill_tokens = options.prefill_tokens;
   DeviceInfo device;
   device.backend = Backend::cuda;
-  device.multiprocessors = 132;  // of every part in device_models() but the H20, whose workspace is no larger
   const BoundGraph bound = build_graph(source, Backend::cuda, load.cache_dtype);
   const Compiled compiled = compile(bound.graph, compile_options(load, source.model, device));
   RankPlacement& rank = placement.ranks[0];

@@ -26,7 +26,6 @@ struct DeviceInfo {
   std::string name;  // "cpu (avx512, 2 threads)"
   Isa isa = Isa::scalar;
   int threads = 1;
-  int multiprocessors = 0;   // of a GPU
   int64_t memory_bytes = 0;  // what the device has in all
 };
 
@@ -34,6 +33,7 @@ struct DeviceInfo {
 struct Stream {
   ThreadPool* pool = nullptr;
   CUstream_st* cuda = nullptr;
+  int multiprocessors = 0;  // of the GPU
 };
 
 // Memory of a device, or of the host where the device can reach it quickest; released with its last owner. Aligned to a

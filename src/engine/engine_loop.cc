@@ -95,7 +95,7 @@ void EngineLoop::drop_cancelled() {
   const Status status(StatusCode::cancelled, "the request was cancelled");
   for (Sequence& sequence : running_)
     if (sequence.stream->cancelled()) retire(sequence, status, FinishReason::cancelled);
-  std::erase_if(running_, [](const Sequence& s) { return s.cache.slot < 0; });
+  drop_ended();
   const std::lock_guard lock(mutex_);
   std::erase_if(waiting_, [&](Sequence& s) {
     const bool cancelled = s.stream->cancelled();
@@ -187,7 +187,7 @@ void EngineLoop::sample_batch(const Plan& plan) {
   });
   for (size_t i = 0; i < in_batch_.size(); ++i)
     if (in_batch_[i]->pending() == 0 && !take_tokens(i)) computed_[i].sequence = nullptr;
-  std::erase_if(running_, [](const Sequence& s) { return s.cache.slot < 0; });
+  drop_ended();
 }
 
 bool EngineLoop::take_tokens(size_t i) {
@@ -246,39 +246,46 @@ void EngineLoop::take_sampled(Sequence& sequence, const SampledToken& token) {
   if (!token.status.ok() || sequence.accept(token, eos_, reason)) retire(sequence, token.status, reason);
 }
 
+// `logits`: the step's rows on the host, where a sequence of it is sampled there.
+void EngineLoop::take_step(const InFlight& step, const Plan* plan, float* logits) {
+  step.result.done->wait();
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    Sequence* sequence = step.sequences[i];
+    if (sequence == nullptr) continue;
+    const int64_t position = sequence->length();
+    if (logits == nullptr || !sequence->sampled_by_host()) {
+      take_sampled(*sequence, sampled_on_device(step.result.rows[i], position));
+      continue;
+    }
+    const auto vocab = static_cast<size_t>(plan->vocab);
+    take_sampled(*sequence,
+                 sample({logits + i * vocab, vocab}, sequence->request.sampling, sequence->sampler, position));
+  }
+}
+
 void EngineLoop::collect(size_t keep) {
   while (in_flight_.size() > keep) {
     const InFlight step = std::move(in_flight_.front());
     in_flight_.pop_front();
-    step.result.done->wait();
-    for (size_t i = 0; i < step.sequences.size(); ++i) {
-      if (step.sequences[i] == nullptr) continue;
-      const int64_t position = step.sequences[i]->length();
-      take_sampled(*step.sequences[i], sampled_on_device(step.result.rows[i], position));
-    }
+    take_step(step);
   }
-  std::erase_if(running_, [](const Sequence& s) { return s.cache.slot < 0; });
+  drop_ended();
 }
 
 // The step started last has a sequence whose token the device cannot choose: its logits are read before the next step
 // overwrites them. What the device chose for the others stays.
 void EngineLoop::sample_on_host(const Plan& plan) {
   collect(1);
-  if (in_flight_.empty()) return;
   InFlight step = std::move(in_flight_.back());
-  in_flight_.clear();
-  const int64_t row_bytes = plan.vocab * int64_t{sizeof(float)};
-  auto* rows = reinterpret_cast<float*>(
-      on_host(*model_.device, logits(plan, model_.memory()), std::ssize(step.sequences) * row_bytes, logits_));
-  for (size_t i = 0; i < step.sequences.size(); ++i) {
-    Sequence* sequence = step.sequences[i];
-    if (sequence == nullptr) continue;
-    const auto vocab = static_cast<size_t>(plan.vocab);
-    const int64_t position = sequence->length();
-    take_sampled(*sequence, sequence->sampled_by_host() ? sample({rows + i * vocab, vocab}, sequence->request.sampling,
-                                                                 sequence->sampler, position)
-                                                        : sampled_on_device(step.result.rows[i], position));
-  }
+  in_flight_.pop_back();
+  auto* rows =
+      reinterpret_cast<float*>(on_host(*model_.device, logits(plan, model_.memory()),
+                                       std::ssize(step.sequences) * plan.vocab * int64_t{sizeof(float)}, logits_));
+  take_step(step, &plan, rows);
+  drop_ended();
+}
+
+void EngineLoop::drop_ended() {
   std::erase_if(running_, [](const Sequence& s) { return s.cache.slot < 0; });
 }
 

@@ -37,16 +37,23 @@ class EngineLoop {
   bool wait_for_work();
   void admit();
   void drop_cancelled();
+  void drop_ended();
   void decode();
   void prefill();
   void encode_images();
   void run_batch(const Plan& plan);
   void sample_batch(const Plan& plan);
+  // A step on a GPU whose tokens have not been read: the sequence of each row, null where it has ended since.
+  struct InFlight {
+    std::vector<Sequence*> sequences;
+    StepResult result;
+  };
   // On a GPU: starts the batch, whose tokens come later, while the next is being prepared.
   void start_batch(const Plan& plan);
   SampleRow sample_row(const Sequence& sequence) const;
   // Takes the tokens of steps in flight, in order, until `keep` steps are left.
   void collect(size_t keep);
+  void take_step(const InFlight& step, const Plan* plan = nullptr, float* logits = nullptr);
   void take_sampled(Sequence& sequence, const SampledToken& token);
   void sample_on_host(const Plan& plan);
   // The tokens chosen for in_batch_[i]; false when the sequence has ended.
@@ -68,11 +75,6 @@ class EngineLoop {
   std::vector<ComputedTokens> computed_;  // of in_batch_; without `sequence` where that has ended
   std::vector<int32_t> last_and_drafts_;
   std::optional<Drafter> drafter_;
-  // A step on a GPU whose tokens have not been read: the sequence of each row, null where it has ended since.
-  struct InFlight {
-    std::vector<Sequence*> sequences;
-    StepResult result;
-  };
   std::deque<InFlight> in_flight_;
   std::vector<SampleRow> sample_rows_;
   Buffer logits_;  // on the host

@@ -81,17 +81,9 @@ double measure_gpu_product(Device& device, const ProductShape& shape) {
   std::byte* out[] = {y.data()};
   const BatchView batch{.tokens = M, .sequences = 1, .rows = 1};
   const Args args{.in = in, .out = out, .now = {M, 1}, .batch = &batch, .cache = {}};
-  const auto begin = device.make_mark(), end = device.make_mark();
-  std::vector<double> times;
-  for (int i = 0; i < 6; ++i) {
-    begin->record();
-    (*kernel)->launch(desc, args, workspace.data(), device.stream());
-    end->record();
-    device.synchronize();
-    times.push_back(end->seconds_after(*begin));
-  }
-  std::sort(times.begin() + 1, times.end());  // the first was the warm-up
-  return 2.0 * static_cast<double>(M * N) * static_cast<double>(K) / times[1 + (times.size() - 1) / 2];
+  const double seconds =
+      median_gpu_seconds(device, [&] { (*kernel)->launch(desc, args, workspace.data(), device.stream()); });
+  return 2.0 * static_cast<double>(M * N) * static_cast<double>(K) / seconds;
 }
 
 }  // namespace

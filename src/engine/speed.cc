@@ -24,7 +24,6 @@ SpeedResult repeat(Device& device, int64_t tokens, int64_t steps, int repetition
   StepTimer warm_up(device);
   once(&warm_up);
   result.work = warm_up.total();
-  if (!device.shares_host_memory()) once(nullptr);  // captures what is captured
   for (int i = 0; i < repetitions; ++i) result.seconds.push_back(once(nullptr));
   if (!profile) return result;
   StepTimer timer(device, false);  // counting would disturb the times
@@ -43,6 +42,7 @@ SpeedMeter::SpeedMeter(LoadedModel& loaded, Progress& progress, uint64_t seed)
       pool_(loaded.blocks, loaded.compiled.cache.block_stride, loaded.slots, loaded.compiled.cache.slot_stride),
       batch_(loaded.compiled.prefill.limits, loaded.compiled.decode.limits, loaded.max_blocks()),
       tokens_(static_cast<size_t>(loaded.slots * loaded.max_model_len)) {
+  if (loaded.steps != nullptr) loaded.steps->warm_up(loaded.compiled.decode);
   Rng rng(seed);
   for (int32_t& token : tokens_) token = static_cast<int32_t>(rng.below(loaded.model.vocab));
 }

@@ -84,56 +84,51 @@ Work step_work(Device& device, const Step& step, const Args& args) {
 
 StepTimer::StepTimer(Device& device, bool count) : device_(device), count_(count) {}
 
-Mark& StepTimer::next_mark() {
-  if (used_ == marks_.size()) marks_.push_back(device_.make_mark());
-  return *marks_[used_++];
+void StepTimer::mark() {
+  marks_.push_back(device_.make_mark());
+  marks_.back()->record();
 }
 
 void StepTimer::start() {
-  last_ = used_;
-  next_mark().record();
+  mark();
 }
 
 void StepTimer::record(const Step& step, const Args& args) {
-  launches_.push_back({step.label, step.desc.op, last_, used_});
-  next_mark().record();
-  last_ = used_ - 1;
+  mark();
+  launches_.push_back({step.label, step.desc.op, marks_.size() - 1});
   if (!count_) return;
-  rows_[static_cast<size_t>(step.desc.op)].work += step_work(device_, step, args);
-  start();  // the counting is not part of the next launch
+  work_[static_cast<size_t>(step.desc.op)] += step_work(device_, step, args);
+  mark();  // the counting is not part of the next launch
 }
 
-void StepTimer::take_times() {
+std::vector<StepTimer::Span> StepTimer::spans() const {
   device_.synchronize();
-  for (; counted_ < launches_.size(); ++counted_) {
-    const Launch& launch = launches_[counted_];
-    Row& row = rows_[static_cast<size_t>(launch.op)];
-    row.op = launch.op;
-    ++row.calls;
-    row.seconds += marks_[launch.end]->seconds_after(*marks_[launch.begin]);
+  std::vector<Span> out;
+  for (const Launch& launch : launches_) {
+    const Mark& begin = *marks_[launch.end - 1];
+    out.push_back({launch.label, launch.op, begin.seconds_after(*marks_[0]), marks_[launch.end]->seconds_after(begin)});
   }
-}
-
-std::vector<StepTimer::Row> StepTimer::rows() {
-  take_times();
-  std::vector<Row> out;
-  std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(out), [](const Row& row) { return row.calls > 0; });
-  std::sort(out.begin(), out.end(), [](const Row& a, const Row& b) { return a.seconds > b.seconds; });
   return out;
 }
 
-std::vector<StepTimer::Span> StepTimer::spans() {
-  device_.synchronize();
-  std::vector<Span> out;
-  for (const Launch& launch : launches_)
-    out.push_back({launch.label, launch.op, marks_[launch.begin]->seconds_after(*marks_[0]),
-                   marks_[launch.end]->seconds_after(*marks_[launch.begin])});
+std::vector<StepTimer::Row> StepTimer::rows() const {
+  std::array<Row, kOpCount> all;
+  for (const Span& span : spans()) {
+    Row& row = all[static_cast<size_t>(span.op)];
+    row.op = span.op;
+    ++row.calls;
+    row.seconds += span.seconds;
+    row.work = work_of(span.op);
+  }
+  std::vector<Row> out;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(out), [](const Row& row) { return row.calls > 0; });
+  std::sort(out.begin(), out.end(), [](const Row& a, const Row& b) { return a.seconds > b.seconds; });
   return out;
 }
 
 Work StepTimer::total() const {
   Work total;
-  for (const Row& row : rows_) total += row.work;
+  for (const Work& work : work_) total += work;
   return total;
 }
 

@@ -40,33 +40,30 @@ class StepTimer {
   void start();
   void record(const Step& step, const Args& args);
 
-  std::vector<Row> rows();  // of the ops that ran, slowest first; waits for the device
+  std::vector<Row> rows() const;  // of the ops that ran, slowest first; waits for the device
   Work total() const;
-  Work work_of(Op op) const { return rows_[static_cast<size_t>(op)].work; }
+  Work work_of(Op op) const { return work_[static_cast<size_t>(op)]; }
   // Every launch in order: what, when since the first start(), for how long; for traces. Waits for the device.
   struct Span {
     std::string label;
     Op op;
     double start = 0, seconds = 0;
   };
-  std::vector<Span> spans();
+  std::vector<Span> spans() const;
 
  private:
-  Mark& next_mark();
-  void take_times();
+  void mark();
 
   Device& device_;
   const bool count_;
-  std::array<Row, kOpCount> rows_;
-  std::vector<std::unique_ptr<Mark>> marks_;  // the first `used_` hold this run's
-  size_t used_ = 0, counted_ = 0;
+  std::array<Work, kOpCount> work_;
+  std::vector<std::unique_ptr<Mark>> marks_;
   struct Launch {
     std::string label;
     Op op;
-    size_t begin, end;  // marks
+    size_t end;  // mark; it began at the one before
   };
-  std::vector<Launch> launches_;  // the first `counted_` are in rows_
-  size_t last_ = 0;               // mark before the next launch
+  std::vector<Launch> launches_;
 };
 
 }  // namespace moesaic

@@ -56,10 +56,6 @@ std::vector<std::vector<const float*>> place_rows(const Model& model,
   return places;
 }
 
-}  // namespace
-
-namespace {
-
 // One prefill step of all sequences from position 0.
 BatchView run_whole(LoadedModel& loaded, Batch& batch, const std::vector<std::vector<int32_t>>& input_ids,
                     std::span<const float> image_rows, const StepHook& hook) {
@@ -110,10 +106,6 @@ struct IndexScores {
   }
 };
 
-}  // namespace
-
-namespace {
-
 bool mixes_tokens(Op op) {
   switch (op) {
     case Op::gqa:
@@ -157,6 +149,16 @@ std::vector<std::vector<bool>> diverged_rows(const Forward& a, const Forward& b,
       if (static_cast<int64_t>(t) % tokens_each != 0 && diverged[t - 1]) diverged[t] = true;
     if (ours.kind == ForwardEvent::Kind::named) out.push_back(diverged);
   }
+  return out;
+}
+
+std::vector<double> rows_without(const std::vector<double>& values, const std::vector<bool>& left_out) {
+  const size_t width = values.size() / left_out.size();
+  std::vector<double> out;
+  for (size_t row = 0; row < left_out.size(); ++row)
+    if (!left_out[row])
+      out.insert(out.end(), values.begin() + static_cast<ptrdiff_t>(row * width),
+                 values.begin() + static_cast<ptrdiff_t>((row + 1) * width));
   return out;
 }
 

@@ -40,6 +40,9 @@ Forward forward(LoadedModel& loaded, const std::vector<std::vector<int32_t>>& in
 // differently a near-tie may fall either way, and such rows say nothing about the rounding.
 std::vector<std::vector<bool>> diverged_rows(const Forward& a, const Forward& b, int64_t tokens_each);
 
+// `values` [rows, *] without the rows that are left out.
+std::vector<double> rows_without(const std::vector<double>& values, const std::vector<bool>& left_out);
+
 // How clearly one index_topk chose: for each token, the least chosen score less the best one left out, divided by the
 // largest absolute score; infinity where it chose all. At 0 which entry is chosen is open, and near it rounding
 // decides.

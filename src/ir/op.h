@@ -64,13 +64,14 @@
 // clang-format on
 //
 // dispatch sorts the routed rows by expert: `rows` holds the token of each, expert e's are offsets[e] to offsets[e+1],
-// and `places` says where slot j of token t went (index t*k + j). expert ops with gather=1 read x by token.
-// glu activations: see Activation. route scorings: see Scoring; `bias` is added for the choice alone, `table` holds the
-// ids of every vocabulary entry (hash routing). `positions` of mla are those a query sees, -1 for none.
-// index_topk chooses, for each query, the min(top_k, visible) visible positions with the largest
-// sum over heads of w * relu(scale * q . k), ties to the lowest position, NaN last, and lists them ascending, then -1.
-// With hash_bits it caches a key as signs of that many random projections (a multiple of 64) and its length, and takes
-// |q| |k| cos(pi * differing signs / hash_bits) for q . k: an approximation that reads a fraction of the bytes.
+// and `places` says where slot j of token t went (index t*k + j). An id of -1 has no row and place -1: offsets[E]
+// counts the real rows, and combine leaves such slots out. expert ops with gather=1 read x by token. glu activations:
+// see Activation. route scorings: see Scoring; `bias` is added for the choice alone, `table` holds the ids of every
+// vocabulary entry (hash routing). `positions` of mla are those a query sees, -1 for none. index_topk chooses, for each
+// query, the min(top_k, visible) visible positions with the largest sum over heads of w * relu(scale * q . k), ties to
+// the lowest position, NaN last, and lists them ascending, then -1. With hash_bits it caches a key as signs of that
+// many random projections (a multiple of 64) and its length, and takes |q| |k| cos(pi * differing signs / hash_bits)
+// for q . k: an approximation that reads a fraction of the bytes.
 //
 // hc_*: manifold-constrained hyper-connections, n residual streams side by side (DeepSeek-V4). `mix` is a linear of X
 // that hc_pre and hc_head divide by the root mean square of X. compress pools the `ratio` tokens of each window, and

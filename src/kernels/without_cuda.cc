@@ -28,7 +28,7 @@ void sample_on_gpu(const float*, int64_t, int64_t, int64_t, const SampleRow*, Sa
                    Stream&) {
   CHECK(false, "no GPU");
 }
-void read_on_gpu(const std::byte*, int64_t, float*, int, Stream&) {
+void read_on_gpu(const std::byte*, int64_t, float*, Stream&) {
   CHECK(false, "no GPU");
 }
 void feed_on_gpu(int32_t*, const int32_t*, const int32_t*, const int32_t*, int64_t, Stream&) {

@@ -22,10 +22,6 @@ void resolve(const std::vector<Place>& places, const Memory& memory, std::array<
     out[i] = (places[i].region == Region::weights ? memory.weights : memory.activations) + places[i].offset;
 }
 
-}  // namespace
-
-namespace {
-
 // A step's operands at their addresses.
 struct Resolved {
   std::array<std::byte*, kMaxOperands> in, out;

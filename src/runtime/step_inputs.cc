@@ -77,7 +77,7 @@ void StepInputs::pad(std::byte* to, int64_t begin, int64_t end) const {
     at(offsets_, i + 1) = static_cast<int32_t>(i + 1);
     at(slots_, i) = spare_slot_;
     put(to, samples_ + i * static_cast<int64_t>(sizeof(SampleRow)), &nobody, 1);
-    std::fill_n(&at(blocks_, i * max_blocks_), max_blocks_, spare_block_);
+    at(blocks_, i * max_blocks_) = spare_block_;  // of position 0, which is all that padding sees
   }
 }
 

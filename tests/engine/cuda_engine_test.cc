@@ -7,7 +7,7 @@
 
 #include "base/fresh_rng.h"
 #include "engine/sampler.h"
-#include "moesaic/engine.h"
+#include "support/answers.h"
 #include "support/checkpoint.h"
 #include "support/mirror.h"
 #ifdef MOESAIC_CUDA_IS_EMULATED
@@ -18,38 +18,6 @@ namespace moesaic {
 namespace {
 
 using Tokens = std::vector<int32_t>;
-
-struct Answer {
-  Tokens ids;
-  std::vector<float> logprobs, gaps;
-  Status status;
-  FinishReason reason = FinishReason::none;
-};
-
-Answer drain(Completion& completion) {
-  Answer answer;
-  while (auto chunk = completion.next())
-    for (const GeneratedToken& token : chunk->tokens) {
-      answer.ids.push_back(token.id);
-      answer.logprobs.push_back(token.logprob);
-      answer.gaps.push_back(token.gap);
-    }
-  answer.status = completion.status();
-  answer.reason = completion.finish_reason();
-  return answer;
-}
-
-std::vector<Answer> ask_together(Engine& engine, const std::vector<Request>& requests) {
-  std::vector<Completion> completions;
-  for (const Request& request : requests) {
-    auto completion = engine.submit(request);
-    EXPECT_TRUE(completion.ok()) << completion.status().message();
-    completions.push_back(std::move(*completion));
-  }
-  std::vector<Answer> answers;
-  for (Completion& completion : completions) answers.push_back(drain(completion));
-  return answers;
-}
 
 Engine open(const std::string& model, const char* device, int64_t batched = 16) {
   return Engine::open({.model = golden(model),

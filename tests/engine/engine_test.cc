@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "engine/taps.h"
+#include "support/answers.h"
 #include "support/checkpoint.h"
 
 namespace moesaic {
@@ -26,37 +27,6 @@ Ids read_ids(const OwnedTensor& t, int64_t row = 0) {
     ids.push_back(static_cast<int32_t>(id));
   }
   return ids;
-}
-
-struct Answer {
-  Ids ids;
-  std::vector<float> logprobs, gaps;
-  std::string text;
-  Status status;
-  FinishReason reason = FinishReason::none;
-  Usage usage;
-};
-
-Answer drain(Completion& completion) {
-  Answer answer;
-  while (auto chunk = completion.next()) {
-    answer.text += chunk->text;
-    for (const GeneratedToken& token : chunk->tokens) {
-      answer.ids.push_back(token.id);
-      answer.logprobs.push_back(token.logprob);
-      answer.gaps.push_back(token.gap);
-    }
-  }
-  answer.status = completion.status();
-  answer.reason = completion.finish_reason();
-  answer.usage = completion.usage();
-  return answer;
-}
-
-Answer ask(Engine& engine, Request request) {
-  auto completion = engine.submit(std::move(request));
-  EXPECT_TRUE(completion.ok()) << completion.status().message();
-  return completion.ok() ? drain(*completion) : Answer{};
 }
 
 Request greedy(Ids tokens, int64_t count) {

@@ -9,6 +9,7 @@
 
 #include "engine/taps.h"
 #include "moesaic/engine.h"
+#include "support/answers.h"
 #include "support/mtp_checkpoint.h"
 
 namespace moesaic {
@@ -142,54 +143,13 @@ Engine open(const EditedCheckpoint& model, const Setup& setup) {
                        .num_speculative_tokens = setup.drafts});
 }
 
-struct Answer {
-  Ids ids;
-  std::vector<float> numbers;  // log-probability, gap, and the best alternatives of every token
-  Ids alternatives;
-  std::string text;
-  FinishReason reason = FinishReason::none;
-  Status status;
-  Usage usage;
-};
-
-Answer drain(Completion& completion) {
-  Answer answer;
-  while (auto chunk = completion.next()) {
-    answer.text += chunk->text;
-    for (const GeneratedToken& token : chunk->tokens) {
-      answer.ids.push_back(token.id);
-      answer.numbers.insert(answer.numbers.end(), {token.logprob, token.gap});
-      for (auto [id, logprob] : token.top) answer.alternatives.push_back(id), answer.numbers.push_back(logprob);
-    }
-  }
-  answer.reason = completion.finish_reason();
-  answer.status = completion.status();
-  answer.usage = completion.usage();
-  return answer;
-}
-
-std::vector<Answer> ask_together(Engine& engine, const std::vector<Request>& requests) {
-  std::vector<Completion> completions;
-  for (const Request& request : requests) {
-    auto completion = engine.submit(request);
-    EXPECT_TRUE(completion.ok()) << completion.status().message();
-    completions.push_back(std::move(*completion));
-  }
-  std::vector<Answer> answers;
-  for (Completion& completion : completions) answers.push_back(drain(completion));
-  return answers;
-}
-
-Answer ask(Engine& engine, const Request& request) {
-  return ask_together(engine, {request})[0];
-}
-
 void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_EQ(got[i].ids, want[i].ids) << "request " << i;
-    EXPECT_EQ(got[i].numbers, want[i].numbers) << "request " << i;
-    EXPECT_EQ(got[i].alternatives, want[i].alternatives) << "request " << i;
+    EXPECT_EQ(got[i].logprobs, want[i].logprobs) << "request " << i;
+    EXPECT_EQ(got[i].gaps, want[i].gaps) << "request " << i;
+    EXPECT_EQ(got[i].top, want[i].top) << "request " << i;
     EXPECT_EQ(got[i].text, want[i].text) << "request " << i;
     EXPECT_EQ(got[i].reason, want[i].reason) << "request " << i;
     EXPECT_EQ(got[i].status.code(), want[i].status.code()) << "request " << i;

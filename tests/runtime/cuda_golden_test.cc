@@ -3,37 +3,13 @@
 // indexer), those of the CPU backend. In fast precision products read bf16, and the bound is docs/numerics.md's.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
-
 #include "engine/taps.h"
-#include "support/checkpoint.h"
+#include "support/golden_values.h"
 
 namespace moesaic {
 namespace {
 
 using Ids = std::vector<std::vector<int32_t>>;
-
-Ids input_ids(const std::string& model) {
-  const OwnedTensor t = read_tensors(golden(model) + "/golden.safetensors").at("input_ids");
-  Ids ids(static_cast<size_t>(t.shape[0]));
-  for (int64_t i = 0; i < t.shape.elements(); ++i) {
-    int64_t value;
-    std::memcpy(&value, t.bytes.data() + i * 8, 8);
-    ids[static_cast<size_t>(i / t.shape[1])].push_back(static_cast<int32_t>(value));
-  }
-  return ids;
-}
-
-double relative_l2(const std::vector<double>& got, const std::vector<double>& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double difference = 0, square = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    difference += (got[i] - want[i]) * (got[i] - want[i]);
-    square += want[i] * want[i];
-  }
-  return std::sqrt(difference / square);
-}
 
 Forward run_on(Backend backend, Precision precision, const std::string& model, const Ids& ids) {
   LoadOptions options;
@@ -47,19 +23,14 @@ Forward run_on(Backend backend, Precision precision, const std::string& model, c
   return forward(loaded, ids);
 }
 
-std::vector<double> golden_values(const TensorMap& reference, const std::string& name) {
-  const OwnedTensor& t = reference.at(name);
-  std::vector<float> narrow(static_cast<size_t>(t.shape.elements()));
-  std::memcpy(narrow.data(), t.bytes.data(), t.bytes.size());
-  return {narrow.begin(), narrow.end()};
-}
-
 class CudaGolden : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
-    ids_ = input_ids(GetParam());
+    reference_ = read_tensors(golden(GetParam()) + "/golden.safetensors");
+    ids_ = golden_input_ids(reference_);
   }
+  TensorMap reference_;
   Ids ids_;
 };
 
@@ -76,24 +47,13 @@ bool amplifies(const std::string& model) {
 TEST_P(CudaGolden, Float32IsExact) {
   const std::string model = GetParam();
   const Forward got = run_on(Backend::cuda, Precision::float32, model, ids_);
-  const TensorMap reference = read_tensors(golden(model) + "/golden.safetensors");
   const Forward cpu = selects(model) ? run_on(Backend::cpu, Precision::float32, model, ids_) : Forward{};
   ASSERT_FALSE(got.named.empty());
   for (size_t i = 0; i < got.named.size(); ++i) {
     const auto& [name, tap] = got.named[i];
-    const std::vector<double> want = selects(model) ? cpu.named[i].second.values : golden_values(reference, name);
+    const std::vector<double> want = selects(model) ? cpu.named[i].second.values : to_doubles(reference_.at(name));
     EXPECT_LE(relative_l2(tap.values, want), amplifies(model) ? 2e-5 : 1e-5) << name;
   }
-}
-
-std::vector<double> kept(const std::vector<double>& values, const std::vector<bool>& left_out) {
-  const size_t width = values.size() / left_out.size();
-  std::vector<double> out;
-  for (size_t row = 0; row < left_out.size(); ++row)
-    if (!left_out[row])
-      out.insert(out.end(), values.begin() + static_cast<ptrdiff_t>(row * width),
-                 values.begin() + static_cast<ptrdiff_t>((row + 1) * width));
-  return out;
 }
 
 // docs/numerics.md, "bf16 products". Rows whose experts or entries rounding chose otherwise are left out from there on;
@@ -104,8 +64,8 @@ TEST_P(CudaGolden, FastIsWithinTheBoundOfBf16) {
   const Forward want = run_on(Backend::cpu, Precision::float32, model, ids_);
   const auto left_out = diverged_rows(got, want, std::ssize(ids_[0]));
   for (size_t i = 0; i < got.named.size(); ++i) {
-    const std::vector<double> ours = kept(got.named[i].second.values, left_out[i]);
-    const double difference = relative_l2(ours, kept(want.named[i].second.values, left_out[i]));
+    const std::vector<double> ours = rows_without(got.named[i].second.values, left_out[i]);
+    const double difference = relative_l2(ours, rows_without(want.named[i].second.values, left_out[i]));
     const auto rows = std::count(left_out[i].begin(), left_out[i].end(), true);
     if (i + 1 == got.named.size())
       std::printf("%s: logits %.2e, %td of %zu rows left out\n", model.c_str(), difference, rows, left_out[i].size());

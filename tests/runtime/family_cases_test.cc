@@ -6,7 +6,7 @@
 
 #include "cache/cache_pool.h"
 #include "engine/taps.h"
-#include "support/checkpoint.h"
+#include "support/golden_values.h"
 
 namespace moesaic {
 namespace {
@@ -74,15 +74,7 @@ TEST_P(FamilyCases, FC026_RowsBeyondTheBatchReachNoExpert) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, FamilyCases,
-                         testing::Values("gpt_oss-mxfp4", "gpt_oss-bf16", "qwen3_moe", "deepseek_v3", "deepseek_v3-fp8",
-                                         "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "kimi_k25", "kimi_linear",
-                                         "kimi_k3", "kimi_k3-grouped"),
-                         [](const auto& model) {
-                           std::string name = model.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, FamilyCases, testing::ValuesIn(kGoldenModels), golden_test_name);
 
 }  // namespace
 }  // namespace moesaic

@@ -8,7 +8,7 @@
 
 #include "cache/cache_pool.h"
 #include "engine/taps.h"
-#include "support/checkpoint.h"
+#include "support/golden_values.h"
 
 namespace moesaic {
 namespace {
@@ -17,40 +17,6 @@ using Ids = std::vector<std::vector<int32_t>>;
 
 // Families with cases of no other kind here.
 constexpr const char* kExactFamilies[] = {"qwen3_moe", "deepseek_v3", "deepseek_v3-fp8", "kimi_k3", "kimi_k3-grouped"};
-
-std::vector<double> to_doubles(const OwnedTensor& t) {
-  std::vector<double> out(static_cast<size_t>(t.shape.elements()));
-  for (size_t i = 0; i < out.size(); ++i) {
-    if (t.dtype == DType::f32) {
-      float value;
-      std::memcpy(&value, t.bytes.data() + i * 4, 4);
-      out[i] = static_cast<double>(value);
-    } else {
-      int64_t value;
-      std::memcpy(&value, t.bytes.data() + i * 8, 8);
-      out[i] = static_cast<double>(value);
-    }
-  }
-  return out;
-}
-
-Ids input_ids(const TensorMap& reference) {
-  const OwnedTensor& t = reference.at("input_ids");
-  const std::vector<double> flat = to_doubles(t);
-  Ids ids(static_cast<size_t>(t.shape[0]));
-  for (size_t i = 0; i < flat.size(); ++i)
-    ids[i / static_cast<size_t>(t.shape[1])].push_back(static_cast<int32_t>(flat[i]));
-  return ids;
-}
-
-double relative_l2(const std::vector<double>& got, const std::vector<double>& want) {
-  double difference = 0, square = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    difference += (got[i] - want[i]) * (got[i] - want[i]);
-    square += want[i] * want[i];
-  }
-  return std::sqrt(difference / square);
-}
 
 LoadOptions options_for(const std::string& model, Backend backend, Precision precision, const Ids& ids) {
   LoadOptions options;
@@ -74,7 +40,7 @@ class Golden : public testing::TestWithParam<GoldenCase> {};
 TEST_P(Golden, EveryLayerIsWithinItsBound) {
   const GoldenCase c = GetParam();
   const TensorMap reference = read_tensors(golden(c.model) + "/golden.safetensors");
-  const Ids ids = input_ids(reference);
+  const Ids ids = golden_input_ids(reference);
   LoadedModel loaded = load_model(options_for(c.model, c.backend, c.precision, ids));
   const Forward forward_pass = forward(loaded, ids);
   size_t compared = 0;
@@ -136,7 +102,7 @@ class Invariance : public testing::TestWithParam<std::tuple<const char*, Precisi
  protected:
   void SetUp() override {
     const auto [model, precision] = GetParam();
-    ids_ = input_ids(read_tensors(golden(model) + "/golden.safetensors"));
+    ids_ = golden_input_ids(read_tensors(golden(model) + "/golden.safetensors"));
     loaded_ = load_model(options_for(model, Backend::cpu, precision, ids_));
   }
   Ids ids_;
@@ -223,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(GptOss, Invariance,
                                           testing::Values(Precision::float32, Precision::fast)));
 
 TEST(Passes, LeaveTheResultAlone) {
-  const Ids ids = {input_ids(read_tensors(golden("gpt_oss-mxfp4") + "/golden.safetensors"))[0]};
+  const Ids ids = {golden_input_ids(read_tensors(golden("gpt_oss-mxfp4") + "/golden.safetensors"))[0]};
   LoadOptions options = options_for("gpt_oss-mxfp4", Backend::ref, Precision::float32, ids);
   LoadedModel all = load_model(options);
   const std::vector<double> want = forward(all, ids).named.back().second.values;

@@ -6,7 +6,7 @@
 
 #include "engine/image_prompt.h"
 #include "engine/taps.h"
-#include "support/checkpoint.h"
+#include "support/golden_values.h"
 
 namespace moesaic {
 namespace {
@@ -21,16 +21,6 @@ std::vector<int64_t> integers(const OwnedTensor& t) {
   std::vector<int64_t> out(static_cast<size_t>(t.shape.elements()));
   std::memcpy(out.data(), t.bytes.data(), t.bytes.size());
   return out;
-}
-
-double relative_l2(std::span<const double> got, std::span<const double> want) {
-  EXPECT_EQ(got.size(), want.size());
-  double difference = 0, square = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    difference += (got[i] - want[i]) * (got[i] - want[i]);
-    square += want[i] * want[i];
-  }
-  return std::sqrt(difference / square);
 }
 
 class KimiK25 : public testing::TestWithParam<Backend> {

@@ -76,11 +76,11 @@ class CudaDevice final : public Device {
     info_.backend = Backend::cuda;
     info_.isa = cpu_isa();
     info_.threads = pool_.threads();
-    info_.multiprocessors = properties.multiProcessorCount;
+    stream_.multiprocessors = properties.multiProcessorCount;
     info_.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
     size_t total = 0;
     check_cuda(cudaMemGetInfo(&free_at_start_, &total), "asking for the GPU's free memory");
-    info_.name = fmt::format("cuda ({}, {} multiprocessors)", properties.name, info_.multiprocessors);
+    info_.name = fmt::format("cuda ({}, {} multiprocessors)", properties.name, stream_.multiprocessors);
   }
   ~CudaDevice() override {
     cudaStreamSynchronize(stream_.cuda);

@@ -1,4 +1,5 @@
 // embed, add, slice, glu, sigmoid_gate, clamped_swiglu, gelu, last_token: a thread takes four neighbouring elements.
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -15,10 +16,10 @@ struct F16 {
   uint16_t bits;
 };
 __device__ __forceinline__ float widen(Bf16 x) {
-  return bf16_to_f32(x.bits);
+  return bf16_to_float(x.bits);
 }
 __device__ __forceinline__ float widen(F16 x) {
-  return f16_to_f32(x.bits);
+  return f16_to_float(x.bits);
 }
 __device__ __forceinline__ float widen(float x) {
   return x;
@@ -102,17 +103,6 @@ void map(const F& f, const OpDesc& desc, const Args& args, Stream& stream, const
          in_fours(n, y, in...), y, in...);
 }
 
-__device__ __forceinline__ float sigmoid(float x) {
-  return 1 / (1 + expf(-x));
-}
-// As std::min and std::clamp: a NaN stays one.
-__device__ __forceinline__ float at_most(float x, float limit) {
-  return limit < x ? limit : x;
-}
-__device__ __forceinline__ float within(float x, float limit) {
-  return x < -limit ? -limit : at_most(x, limit);
-}
-
 struct Sum {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
@@ -175,10 +165,7 @@ void gelu(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
 __global__ void clamped_swiglu_kernel(const float* h, float limit, float alpha, int64_t n, bool fours, float* y) {
   after_previous();
   const int64_t begin = 4 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
-  const auto activate = [=](float gate, float up) {
-    if (limit > 0) gate = at_most(gate, limit), up = within(up, limit);
-    return (up + 1) * gate / (1 + expf(-alpha * gate));
-  };
+  const auto activate = [=](float gate, float up) { return clamped_swiglu(gate, up, limit, alpha); };
   if (fours && begin < n) {
     const Floats<4> a = load_floats<4>(h + 2 * begin), b = load_floats<4>(h + 2 * begin + 4);
     return store_floats<4>(y + begin, {activate(a.v[0], a.v[1]), activate(a.v[2], a.v[3]), activate(b.v[0], b.v[1]),
@@ -187,7 +174,7 @@ __global__ void clamped_swiglu_kernel(const float* h, float limit, float alpha, 
   for (int64_t i = begin; i < min(begin + 4, n); ++i) y[i] = activate(h[2 * i], h[2 * i + 1]);
 }
 
-void clamped_swiglu(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
+void clamped_swiglu_op(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   const int64_t n = rows_of(desc.out(0), args.now) * width_of(desc.out(0));
   const float* h = args.input<float>(0);
   float* y = args.output<float>(0);
@@ -235,7 +222,7 @@ const Kernel kAdd = plain("add.cuda", Op::add, add);
 const Kernel kSlice = plain("slice.cuda", Op::slice, slice);
 const Kernel kGlu = plain("glu.cuda", Op::glu, glu);
 const Kernel kSigmoidGate = plain("sigmoid_gate.cuda", Op::sigmoid_gate, sigmoid_gate);
-const Kernel kClampedSwiglu = plain("clamped_swiglu.cuda", Op::clamped_swiglu, clamped_swiglu);
+const Kernel kClampedSwiglu = plain("clamped_swiglu.cuda", Op::clamped_swiglu, clamped_swiglu_op);
 const Kernel kGelu = plain("gelu.cuda", Op::gelu, gelu);
 const Kernel kLastToken = plain("last_token.cuda", Op::last_token, last_token);
 

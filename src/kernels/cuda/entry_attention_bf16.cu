@@ -62,7 +62,7 @@ __device__ __forceinline__ void soften(const EntryAttend& a, Scratch& s, const u
   const float base = top[0] == -INFINITY ? 0.0f : top[0];  // every row so far is absent
   const float rescale = expf(before.top - base);
   float total[1] = {expf(score - base)};
-  s.weights[head][lane] = f32_to_bf16(total[0]);
+  s.weights[head][lane] = float_to_bf16(total[0]);
   warp_sums(total);
   __syncwarp();
   if (lane == 0) s.part[head] = {top[0], fmaf(before.total, rescale, total[0])}, s.rescale[head] = rescale;

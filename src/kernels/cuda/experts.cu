@@ -3,7 +3,7 @@
 // one order whatever else is in the step.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/experts.cuh"
-#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/stored_matrix.cuh"
 
 namespace moesaic::cuda {
 namespace {
@@ -13,14 +13,6 @@ constexpr int kTokens = 8;  // routed rows whose sums a lane holds
 constexpr int kChunk = 8;   // elements of K a lane takes at a time
 constexpr int kLanes = 8;   // that share two output rows
 constexpr int kBlockRows = kWarps * kWarp / kLanes * 2;
-
-enum class Elements { f32, bf16, f16, mxfp4, int4, fp8 };
-
-// One expert's matrix [N, K].
-struct Matrix {
-  const std::byte *codes, *scales;
-  int K, scale_rows, scale_cols;  // the last two of fp8
-};
 
 // Reads kBytes at any address; in one access where it is aligned.
 template <int kBytes>
@@ -41,47 +33,11 @@ __device__ __forceinline__ void read_bytes(const std::byte* p, unsigned (&words)
   }
 }
 
-template <Elements kElements>
-constexpr int chunk_bytes() {
-  if (kElements == Elements::f32) return 32;
-  if (kElements == Elements::bf16 || kElements == Elements::f16) return 16;
-  return kElements == Elements::fp8 ? 8 : 4;
-}
-
-// Element i of a chunk without its scale.
-template <Elements kElements>
-__device__ __forceinline__ float element(const unsigned* words, int i) {
-  const unsigned half = words[i / 2] >> (i % 2 * 16) & 0xFFFF;
-  switch (kElements) {
-    case Elements::f32: return __uint_as_float(words[i]);
-    case Elements::bf16: return bf16_to_f32(static_cast<uint16_t>(half));
-    case Elements::f16: return f16_to_f32(static_cast<uint16_t>(half));
-    case Elements::fp8: return e4m3_to_f32(static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8) & 0xFF));
-    case Elements::mxfp4: return e2m1_to_f32(words[0] >> (4 * i) & 15);
-    case Elements::int4: return static_cast<float>(static_cast<int>(words[0] >> (4 * i) & 15) - 8);
-  }
-  return 0;
-}
-
-// The scale of element (n, k).
-template <Elements kElements>
-__device__ __forceinline__ float scale_of(const Matrix& m, int n, int k) {
-  if constexpr (kElements == Elements::fp8) {
-    const int columns = (m.K + m.scale_cols - 1) / m.scale_cols;
-    return reinterpret_cast<const float*>(
-        m.scales)[static_cast<int64_t>(n / m.scale_rows) * columns + k / m.scale_cols];
-  }
-  const int64_t group = (static_cast<int64_t>(n) * m.K + k) / 32;
-  if constexpr (kElements == Elements::mxfp4) return e8m0_to_f32(static_cast<uint8_t>(m.scales[group]));
-  if constexpr (kElements == Elements::int4) return bf16_to_f32(reinterpret_cast<const uint16_t*>(m.scales)[group]);
-  return 1;
-}
-
-// w = elements k .. k + count - 1 of row n, and zeros.
-template <Elements kElements>
-__device__ __forceinline__ void read_chunk(const Matrix& m, int n, int k, int count, float (&w)[kChunk]) {
-  constexpr int kBytes = chunk_bytes<kElements>();
-  constexpr bool kScaled = kElements == Elements::fp8 || kElements == Elements::mxfp4 || kElements == Elements::int4;
+// w = elements k .. k + count - 1 of row n, and zeros. What load_eight() does, at any address and for any K.
+template <Stored kStored>
+__device__ __forceinline__ void read_chunk(const StoredMatrix& m, int n, int k, int count, float (&w)[kChunk]) {
+  constexpr int kBytes = kEightBytes<kStored>;
+  constexpr bool kScaled = kStored == Stored::fp8 || kStored == Stored::mxfp4 || kStored == Stored::int4;
   const std::byte* from = m.codes + (static_cast<int64_t>(n) * m.K + k) * kBytes / kChunk;
   unsigned words[kBytes / 4] = {};
   if (count == kChunk) {
@@ -91,12 +47,12 @@ __device__ __forceinline__ void read_chunk(const Matrix& m, int n, int k, int co
     for (int b = 0; b < kBytes; ++b)
       if (b < count * kBytes / kChunk) words[b / 4] |= static_cast<unsigned>(from[b]) << (b % 4 * 8);
   }
-  const bool one_scale = kElements != Elements::fp8 || m.scale_cols % kChunk == 0;
-  const float scale = kScaled ? scale_of<kElements>(m, n, k) : 1;
+  const bool one_scale = kStored != Stored::fp8 || m.scale_cols % kChunk == 0;
+  const float scale = scale_at<kStored>(m, n, k);
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) {
-    w[i] = element<kElements>(words, i);
-    if (kScaled) w[i] *= one_scale ? scale : i < count ? scale_of<kElements>(m, n, k + i) : 0;
+    w[i] = code_of<kStored>(words, i);
+    if (kScaled) w[i] *= one_scale ? scale : i < count ? scale_at<kStored>(m, n, k + i) : 0;
   }
 }
 
@@ -122,8 +78,8 @@ __device__ __forceinline__ void fold_lanes(float (&v)[2 * kTokens]) {
 }
 
 // Products of rows n and n + 1, n even and different in every kLanes lanes, with `count` routed rows from r.
-template <Elements kElements>
-__device__ void multiply(const ExpertCall& call, const Matrix& m, int e, int n, int64_t r, int count) {
+template <Stored kStored>
+__device__ void multiply(const ExpertCall& call, const StoredMatrix& m, int e, int n, int64_t r, int count) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes, last = call.N - 1;
   const bool fours = call.K % 4 == 0 && reinterpret_cast<uintptr_t>(call.x) % 16 == 0;
   const float* x[kTokens];
@@ -133,8 +89,8 @@ __device__ void multiply(const ExpertCall& call, const Matrix& m, int e, int n, 
   for (int k = lane * kChunk; k < call.K; k += kLanes * kChunk) {
     const int here = min(kChunk, call.K - k);
     float w[2][kChunk], v[kChunk];
-    read_chunk<kElements>(m, min(n, last), k, here, w[0]);
-    read_chunk<kElements>(m, min(n + 1, last), k, here, w[1]);
+    read_chunk<kStored>(m, min(n, last), k, here, w[0]);
+    read_chunk<kStored>(m, min(n + 1, last), k, here, w[1]);
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       if (t >= count) continue;
@@ -151,39 +107,16 @@ __device__ void multiply(const ExpertCall& call, const Matrix& m, int e, int n, 
 }
 
 // Grid: (output rows / kBlockRows, experts reached).
-template <Elements kElements>
-__global__ void __launch_bounds__(kWarps* kWarp)
-    experts_kernel(ExpertCall call, int64_t scales, int scale_rows, int scale_cols) {
+template <Stored kStored>
+__global__ void __launch_bounds__(kWarps* kWarp) experts_kernel(ExpertCall call, StoredMatrix first) {
   after_previous();
   const int e = expert_with_rows(call.offsets, call.E, static_cast<int>(blockIdx.y));
   if (e == call.E) return;
-  const std::byte* weight = call.weight + e * call.matrix_bytes;
-  const Matrix m{weight, weight + scales, call.K, scale_rows, scale_cols};
+  StoredMatrix m = first;
+  m.codes += e * call.matrix_bytes, m.scales += e * call.matrix_bytes;
   const int n = static_cast<int>(blockIdx.x) * kBlockRows + static_cast<int>(threadIdx.x) / kLanes * 2;
   const int begin = call.offsets[e], end = call.offsets[e + 1];
-  for (int r = begin; r < end; r += kTokens) multiply<kElements>(call, m, e, n, r, min(kTokens, end - r));
-}
-
-Elements elements_of(const OperandDesc& weight) {
-  switch (weight.format) {
-    case Format::mxfp4: return Elements::mxfp4;
-    case Format::int4: return Elements::int4;
-    case Format::fp8: return Elements::fp8;
-    case Format::plain: break;
-  }
-  return weight.stored == DType::f32 ? Elements::f32 : weight.stored == DType::bf16 ? Elements::bf16 : Elements::f16;
-}
-
-auto kernel_of(Elements elements) {
-  switch (elements) {
-    case Elements::f32: return experts_kernel<Elements::f32>;
-    case Elements::bf16: return experts_kernel<Elements::bf16>;
-    case Elements::f16: return experts_kernel<Elements::f16>;
-    case Elements::mxfp4: return experts_kernel<Elements::mxfp4>;
-    case Elements::int4: return experts_kernel<Elements::int4>;
-    case Elements::fp8: break;
-  }
-  return experts_kernel<Elements::fp8>;
+  for (int r = begin; r < end; r += kTokens) multiply<kStored>(call, m, e, n, r, min(kTokens, end - r));
 }
 
 const char* refuse(const OpDesc& desc, const DeviceInfo& device) {
@@ -197,12 +130,12 @@ const char* refuse(const OpDesc& desc, const DeviceInfo& device) {
 void experts(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   const ExpertCall call = expert_call(desc, args);
   const OperandDesc& w = desc.in(3);
-  const int64_t elements = int64_t{call.N} * call.K;
-  const int64_t scales = w.format == Format::fp8 ? ceil_div(elements, int64_t{4}) * 4 : elements / 2;
   const dim3 grid(static_cast<unsigned>(ceil_div(call.N, kBlockRows)),
                   static_cast<unsigned>(experts_reached(call.E, routed_rows(desc, args))));
-  launch(kernel_of(elements_of(w)), grid, kWarps * kWarp, 0, stream, call, scales, static_cast<int>(w.scale_rows),
-         static_cast<int>(w.scale_cols));
+  const StoredMatrix first = stored_matrix(w, call.weight);  // of expert 0
+  with_format(stored_as(w), [&](auto stored) {
+    launch(experts_kernel<decltype(stored)::value>, grid, kWarps * kWarp, 0, stream, call, first);
+  });
 }
 
 }  // namespace

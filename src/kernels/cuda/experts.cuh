@@ -2,6 +2,8 @@
 // gated activation. Rows are sorted by expert; offsets [E + 1], on the device, say where each expert's begin.
 #pragma once
 
+#include "kernels/cuda/activations.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
 
 namespace moesaic::cuda {
@@ -46,15 +48,6 @@ inline int64_t experts_reached(int64_t E, int64_t R) {
   return E < R ? E : R;
 }
 
-// gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit), g sigmoid(alpha g) (u + 1); limit 0: no clamp.
-__device__ __forceinline__ float clamped_swiglu(float gate, float up, float limit, float alpha) {
-  if (limit > 0) {
-    gate = gate > limit ? limit : gate;
-    up = up > limit ? limit : up < -limit ? -limit : up;
-  }
-  return (up + 1) * gate / (1 + expf(-alpha * gate));
-}
-
 // Biases of rows n and n + 1 of expert e, n even; zeros past the end and where there are none.
 __device__ __forceinline__ float2 bias_pair(const ExpertCall& call, int e, int n) {
   if (call.bias == nullptr || n >= call.N) return make_float2(0, 0);
@@ -68,36 +61,6 @@ __device__ __forceinline__ void write_pair(const ExpertCall& call, int n, int64_
   else if (call.N % 2 == 0) *reinterpret_cast<float2*>(y) = make_float2(first, second);
   else if (n + 1 < call.N) y[0] = first, y[1] = second;
   else y[0] = first;
-}
-
-// Sum of `value` over the threads before this one; `total` of all. scratch: an int of shared memory per warp, not
-// reused before the block's next barrier.
-__device__ __forceinline__ int sum_before(int value, int* scratch, int& total) {
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-  int sum = value;
-  for (int d = 1; d < kWarp; d *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, sum, d);
-    if (lane >= d) sum += other;
-  }
-  if (lane == kWarp - 1) scratch[warp] = sum;
-  __syncthreads();
-  total = 0;
-  int before = 0;
-  for (int w = 0; w < static_cast<int>(blockDim.x) / kWarp; ++w) {
-    if (w < warp) before += scratch[w];
-    total += scratch[w];
-  }
-  return before + sum - value;
-}
-
-// Multiprocessors of the device that launches go to.
-inline int multiprocessors() {
-  static const int count = [] {
-    cudaDeviceProp properties;
-    check_cuda(cudaGetDeviceProperties(&properties, 0), "the device's properties");
-    return properties.multiProcessorCount;
-  }();
-  return count;
 }
 
 // Bytes of one row_major matrix [N, K] of the weight.

@@ -312,7 +312,7 @@ void launch_decode(const ExpertCall& call, int64_t R, Stream& stream) {
   const int64_t passes = most_passes(call, R, kTokens);
   const int warps = warps_for(kTokens, kSplit, call.K, passes);
   const int64_t bytes = shared_bytes(kTokens, kSplit, warps, call.K, passes);
-  const int64_t grid = min(int64_t{multiprocessors()}, experts_reached(call.E, R) * ceil_div(call.N, kTileRows));
+  const int64_t grid = min(int64_t{stream.multiprocessors}, experts_reached(call.E, R) * ceil_div(call.N, kTileRows));
   launch(decode_kernel<kTokens, kSplit>, static_cast<unsigned>(grid), static_cast<unsigned>(warps * kWarp),
          static_cast<size_t>(bytes), stream, call, static_cast<int>(passes));
 }
@@ -324,7 +324,7 @@ void launch_mxfp4_decode(const ExpertCall& call, int64_t R, int64_t tokens, Stre
   const int64_t tiles = experts_reached(call.E, R) * ceil_div(call.N, kTileRows);
   const bool wide = tokens > 8 && warps_for(16, 1, call.K, most_passes(call, R, 16)) == kMostWarps;
   if (wide) launch_decode<16, 1>(call, R, stream);
-  else if (2 * tiles <= multiprocessors() * kMostWarps) launch_decode<8, 2>(call, R, stream);
+  else if (2 * tiles <= stream.multiprocessors * kMostWarps) launch_decode<8, 2>(call, R, stream);
   else launch_decode<8, 1>(call, R, stream);
 }
 

@@ -319,7 +319,7 @@ int64_t mxfp4_prefill_workspace(int64_t E, int64_t K, int64_t R) {
 void launch_mxfp4_prefill(const ExpertCall& call, int64_t R, std::byte* workspace, Stream& stream) {
   const Rounded rounded{workspace, most_atoms(call.E, R)};
   const int64_t tiles = ceil_div(rounded.atoms, kTileAtoms) + experts_reached(call.E, R);
-  const int64_t grid = min(static_cast<int64_t>(multiprocessors()), tiles * ceil_div(call.N, kTileRows));
+  const int64_t grid = min(static_cast<int64_t>(stream.multiprocessors), tiles * ceil_div(call.N, kTileRows));
   launch(round_kernel, static_cast<unsigned>(rounded.atoms), kRoundThreads, 0, stream, call, rounded);
   launch(prefill_kernel, static_cast<unsigned>(grid), kThreads, static_cast<size_t>(shared_bytes(call.E)), stream, call,
          rounded);

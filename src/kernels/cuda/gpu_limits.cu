@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const uint4* data, int64
 }  // namespace
 }  // namespace cuda
 
-void read_on_gpu(const std::byte* data, int64_t bytes, float* sink, int multiprocessors, Stream& stream) {
-  cuda::launch(cuda::read_kernel, static_cast<unsigned>(multiprocessors * 4), cuda::kThreads, 0, stream,
+void read_on_gpu(const std::byte* data, int64_t bytes, float* sink, Stream& stream) {
+  cuda::launch(cuda::read_kernel, static_cast<unsigned>(stream.multiprocessors * 4), cuda::kThreads, 0, stream,
                reinterpret_cast<const uint4*>(data), bytes / 16, sink);
 }
 

@@ -1,5 +1,6 @@
 // Hyper-connections (see the op table): n residual streams of H channels side by side in each row, a few sums over
 // streams per token, and Sinkhorn-Knopp on an n x n matrix.
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -14,10 +15,6 @@ constexpr int64_t kKeptBytes = 200 * 1024;  // rows up to this size stay in shar
 const char* refuse(const OpDesc& desc, const DeviceInfo& device) {
   if (desc.attrs.integer(Attr::streams) > kMostStreams) return "more than 8 streams";
   return refuse_types(desc, device);
-}
-
-__device__ __forceinline__ float sigmoid(float x) {
-  return 1.0f / (1.0f + expf(-x));
 }
 
 // ---- hc_expand

@@ -15,17 +15,17 @@ constexpr int64_t kScoresPerChoice = 64;                     // room for so many
 constexpr int64_t kLeastScores = (int64_t{1} << 20) + 1024;  // but at least for a million positions of one token
 constexpr int64_t kMostScores = int64_t{1} << 26;
 
-// Unsigned integers in the order of candidates: NaN below everything; -0 and 0 tie.
-__device__ __forceinline__ unsigned order_key(float score) {
-  const unsigned bits = __float_as_uint(score + 0.0f);
-  return score != score ? 0 : (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+// The order of candidates: NaN below everything.
+__device__ __forceinline__ unsigned candidate_key(float score) {
+  return score != score ? 0 : order_key(score);
 }
 
 // The order keys of scores [i, i + 4), 0 beyond n; how many of the four exist.
 __device__ __forceinline__ int load_keys(const float* scores, int i, int n, unsigned (&keys)[4]) {
   if (i >= n) return 0;
   const float4 v = *reinterpret_cast<const float4*>(scores + i);
-  keys[0] = order_key(v.x), keys[1] = order_key(v.y), keys[2] = order_key(v.z), keys[3] = order_key(v.w);
+  keys[0] = candidate_key(v.x), keys[1] = candidate_key(v.y);
+  keys[2] = candidate_key(v.z), keys[3] = candidate_key(v.w);
   return min(4, n - i);
 }
 

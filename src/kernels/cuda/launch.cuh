@@ -17,13 +17,23 @@ constexpr auto ceil_div(A a, B b) {
   return (a + b - 1) / b;
 }
 
-// Every kernel begins with it. A launch need not wait for the one before to end: its blocks start as soon as there is
-// room, and wait here until everything before is done and visible.
-__device__ __forceinline__ void after_previous() {
+// A launch need not wait for the one before to end: its blocks start as soon as there is room. Every kernel begins with
+// after_previous(), which waits until everything before is done and visible. One that reads weights, which no launch
+// writes, ahead of that calls the halves: first let_next_begin(), then the first loads of weights, then
+// wait_for_previous() before anything that a launch has written is read or overwritten.
+__device__ __forceinline__ void let_next_begin() {
 #ifndef MOESAIC_EMULATED_CUDA
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#ifndef MOESAIC_EMULATED_CUDA
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ __forceinline__ void after_previous() {
+  let_next_begin();
+  wait_for_previous();
 }
 
 // Runs kernel<<<grid, block, shared_bytes, stream>>>(args...); nothing for an empty grid.

@@ -20,19 +20,6 @@ struct LinearCall {
   __host__ __device__ int64_t y_stride() const { return static_cast<int64_t>(groups) * N; }
 };
 
-// after_previous() of kernels that read weights, which no launch writes, ahead of it: first let_next_begin(), then the
-// first loads of weights, then wait_for_previous() before anything that a launch has written is read or overwritten.
-__device__ __forceinline__ void let_next_begin() {
-#ifndef MOESAIC_EMULATED_CUDA
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_for_previous() {
-#ifndef MOESAIC_EMULATED_CUDA
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 inline constexpr int kMultiprocessors = 132;  // of an H200: how work is cut, and so the order of sums, follows it
 
 // linear_exact.cu: float32 arithmetic, any format and shape.

@@ -72,7 +72,7 @@ __device__ __forceinline__ void widen_pair(unsigned pair, float& low, float& hig
 }
 __device__ __forceinline__ float half_to_f32(unsigned bits) {
 #ifdef MOESAIC_EMULATED_CUDA
-  return f16_to_f32(static_cast<uint16_t>(bits));
+  return f16_to_float(static_cast<uint16_t>(bits));
 #else
   float x;
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(bits)));

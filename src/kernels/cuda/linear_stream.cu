@@ -117,7 +117,7 @@ __device__ __forceinline__ void load_chunk(const StoredMatrix& m, const RowStart
       if (!inside) continue;
       chunk.codes[i][h] = load_once(m.codes + static_cast<uint64_t>(row.vector + at / kInVector<kStored>) * 16);
       if constexpr (kStored == Stored::int4)
-        chunk.scale[i][h] = bf16_to_f32(__ldg(reinterpret_cast<const uint16_t*>(m.scales) + row.scale + at / 32));
+        chunk.scale[i][h] = bf16_to_float(__ldg(reinterpret_cast<const uint16_t*>(m.scales) + row.scale + at / 32));
       if constexpr (kStored == Stored::mxfp4)
         chunk.scale[i][h] = e8m0_to_f32(__ldg(reinterpret_cast<const uint8_t*>(m.scales) + row.scale + at / 32));
     }

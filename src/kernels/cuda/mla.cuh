@@ -40,7 +40,7 @@ struct KvB {
  private:
   static __device__ __forceinline__ float half(unsigned bits) {
     const auto h = static_cast<uint16_t>(bits);
-    return kStored == Stored::bf16 ? bf16_to_f32(h) : f16_to_f32(h);
+    return kStored == Stored::bf16 ? bf16_to_float(h) : f16_to_float(h);
   }
   static __device__ __forceinline__ void load_halves(const std::byte* from, float* out, bool four) {
     unsigned words[4] = {};
@@ -74,7 +74,7 @@ struct KvB {
     const float scale = of_row[first];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float code = e4m3_to_f32(static_cast<uint8_t>(words[i / 4] >> (8 * (i % 4))));
+      const float code = e4m3_to_float(static_cast<uint8_t>(words[i / 4] >> (8 * (i % 4))));
       out[i] = code * (one ? scale : of_row[(column + i) / scale_columns]);
     }
   }

@@ -21,7 +21,7 @@ __device__ __forceinline__ uint2 load_codes(const KvB<kStored>& w, int64_t row, 
     const unsigned codes = *reinterpret_cast<const unsigned*>(w.data + at);
     float v[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = e4m3_to_f32(static_cast<uint8_t>(codes >> (8 * i)));
+    for (int i = 0; i < 4; ++i) v[i] = e4m3_to_float(static_cast<uint8_t>(codes >> (8 * i)));
     return make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
   }
 }

@@ -6,7 +6,7 @@
 // {0, 4}, and at 8+2q, 9+2q the elements after those; the other operand is stored in that order.
 #pragma once
 
-#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/stored_matrix.cuh"
 
 namespace moesaic::cuda {
 
@@ -21,7 +21,7 @@ constexpr unsigned kLargest = 192;  // scale byte whose factor is the largest po
 __device__ __forceinline__ unsigned multiply_bf16x2(unsigned a, unsigned b) {
 #ifdef MOESAIC_EMULATED_CUDA
   const auto half = [](unsigned x, unsigned y) {
-    return static_cast<unsigned>(f32_to_bf16(__uint_as_float(x << 16) * __uint_as_float(y << 16)));
+    return static_cast<unsigned>(float_to_bf16(__uint_as_float(x << 16) * __uint_as_float(y << 16)));
   };
   return half(a >> 16, b >> 16) << 16 | half(a & 0xFFFF, b & 0xFFFF);
 #else
@@ -61,19 +61,6 @@ __device__ __forceinline__ uint4 activation_word(const float* x) {
   const float4 a = *reinterpret_cast<const float4*>(x), b = *reinterpret_cast<const float4*>(x + 4);
   const auto pair = [](float low, float high) { return pack_bf16(low * kActivationFactor, high * kActivationFactor); };
   return make_uint4(pair(a.x, b.x), pair(a.y, b.y), pair(a.z, b.z), pair(a.w, b.w));
-}
-
-// 16 bytes of global memory that are read once, past L1.
-__device__ __forceinline__ uint4 load_once(const std::byte* p) {
-#ifdef MOESAIC_EMULATED_CUDA
-  return *reinterpret_cast<const uint4*>(p);
-#else
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-#endif
 }
 
 // Brings what is at p into the L2 cache.

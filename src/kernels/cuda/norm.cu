@@ -1,5 +1,6 @@
 // Norms over rows: short rows (heads) take a warp each, long ones a block. Sums run in a fixed order, so that a row's
 // result does not depend on the others.
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -10,10 +11,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarpRows = 4;         // rows of a block whose warps have one each
 constexpr int64_t kShortRow = 1024;  // the longest that a warp takes
-
-__device__ __forceinline__ float sigmoid(float x) {
-  return 1 / (1 + expf(-x));
-}
 
 // The row of this thread, one of `threads` on it: a warp where that is 32, else the block.
 template <int kOnRow>

@@ -35,4 +35,24 @@ __device__ __forceinline__ float block_max(float x, float* scratch) {
   return block_fold(x, -INFINITY, scratch, [](float v) { return warp_max(v); });
 }
 
+// Sum of `value` over the threads before this one; `total` of all. scratch: an int of shared memory per warp, not
+// reused before the block's next barrier.
+__device__ __forceinline__ int sum_before(int value, int* scratch, int& total) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  int sum = value;
+  for (int d = 1; d < kWarp; d *= 2) {
+    const int other = __shfl_up_sync(kAllLanes, sum, d);
+    if (lane >= d) sum += other;
+  }
+  if (lane == kWarp - 1) scratch[warp] = sum;
+  __syncthreads();
+  total = 0;
+  int before = 0;
+  for (int w = 0; w < static_cast<int>(blockDim.x) / kWarp; ++w) {
+    if (w < warp) before += scratch[w];
+    total += scratch[w];
+  }
+  return before + sum - value;
+}
+
 }  // namespace moesaic::cuda

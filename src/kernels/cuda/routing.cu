@@ -1,6 +1,8 @@
 // route, dispatch, combine: who computes a token, in which order, and the sum of what came out. A token's route and
 // combination do not depend on the other tokens; dispatch places rows by prefix sums, never in order of arrival.
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
 
@@ -26,12 +28,9 @@ struct Route {
   int32_t* ids;    // [T, k]
 };
 
-// Orders floats as unsigned numbers, all above 0: NaN as -inf, -0 as 0.
-__device__ __forceinline__ unsigned order_key(float x) {
-  if (x != x) x = -INFINITY;
-  if (x == 0) x = 0;
-  const unsigned bits = __float_as_uint(x);
-  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+// The order of experts, above 0: NaN as -inf.
+__device__ __forceinline__ unsigned expert_key(float x) {
+  return order_key(x != x ? -INFINITY : x);
 }
 
 // A token's experts lie in a warp: expert i * 32 + lane is slot i of the lane.
@@ -68,7 +67,7 @@ struct Softmax {
 };
 
 __device__ __forceinline__ float score_of(Scoring scoring, float logit, const Softmax& over) {
-  if (scoring == Scoring::sigmoid) return 1 / (1 + expf(-logit));
+  if (scoring == Scoring::sigmoid) return sigmoid(logit);
   if (scoring == Scoring::sqrt_softplus) return sqrtf(logit > 30 ? logit : log1pf(expf(logit)));
   return expf(logit - over.top) / over.total;
 }
@@ -105,7 +104,7 @@ __device__ void mask_groups(const Route& a, const float* values, unsigned* scrat
       second = fmaxf(fminf(first, other), fmaxf(second, runner_up));
       first = fmaxf(first, other);
     }
-    if (g < a.groups && lane % lanes == 0) scores[g] = order_key(size > 1 ? first + second : first);
+    if (g < a.groups && lane % lanes == 0) scores[g] = expert_key(size > 1 ? first + second : first);
   }
   __syncwarp();
   for (int g = lane; g < a.groups; g += kWarp) {
@@ -118,7 +117,7 @@ __device__ void mask_groups(const Route& a, const float* values, unsigned* scrat
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) {
     const int e = i * kWarp + lane;
-    if (e < a.E && lost[e / size] != 0) slots.key[i] = order_key(-INFINITY);
+    if (e < a.E && lost[e / size] != 0) slots.key[i] = expert_key(-INFINITY);
   }
 }
 
@@ -137,7 +136,7 @@ __device__ void set_keys(const Route& a, const float (&logit)[kSlots], const Sof
     if (e >= a.E) continue;
     float value = by_logit ? logit[i] : score_of(a.scoring, logit[i], over);
     if (a.bias != nullptr) value += a.bias[e];
-    slots.key[i] = order_key(value);
+    slots.key[i] = expert_key(value);
     if (a.groups > 1) values[e] = value;
   }
   if (a.groups == 1) return;
@@ -252,27 +251,6 @@ __global__ void count_rows_kernel(Dispatch a) {
   for (int e = static_cast<int>(threadIdx.x); e < a.E; e += kCountThreads) out[e] = count[e];
 }
 
-// Sum of x over the threads before this one. scratch: 32 ints.
-__device__ __forceinline__ int block_exclusive_sum(int x, int* scratch) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const auto inclusive = [lane](int v) {
-    for (int d = 1; d < kWarp; d *= 2) {
-      const int below = __shfl_up_sync(kAllLanes, v, d);
-      if (lane >= d) v += below;
-    }
-    return v;
-  };
-  const int own = inclusive(x);
-  if (lane == kWarp - 1) scratch[warp] = own;
-  __syncthreads();
-  if (warp == 0) {
-    const int total = lane < static_cast<int>(blockDim.x) / kWarp ? scratch[lane] : 0, upto = inclusive(total);
-    scratch[lane] = upto - total;
-  }
-  __syncthreads();
-  return scratch[warp] + own - x;
-}
-
 // Places the rows of a chunk: after those of lower experts, of earlier blocks, of earlier warps and of lower lanes with
 // the same expert. Warp w has rows [w, w + 1) * span of the chunk, in order. At least E threads.
 __global__ void __launch_bounds__(1024) place_rows_kernel(Dispatch a) {
@@ -326,7 +304,8 @@ __global__ void __launch_bounds__(1024) place_rows_kernel(Dispatch a) {
       if (b < static_cast<int>(blockIdx.x)) before += there;
     }
   }
-  const int offset = block_exclusive_sum(everywhere, scratch);
+  int total;
+  const int offset = sum_before(everywhere, scratch, total);
   if (thread < a.E) base[thread] = offset + before;
   if (blockIdx.x == 0 && thread < a.E) a.offsets[thread] = offset;
   if (thread == a.E - 1) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/numbers.cuh"
 #include "kernels/sample.h"
 
 namespace moesaic {
@@ -18,11 +19,6 @@ constexpr int kLeastPart = 256;  // logits: fewer are not worth a block
 constexpr int kBins = 256;
 constexpr double kMassUnit = 0x1p40;  // of probabilities as integers, whose sums do not depend on their order
 
-// Unsigned integers in the order of the floats; adding 0 merges -0 with +0, which are a tie.
-__device__ unsigned order_key(float x) {
-  const unsigned bits = __float_as_uint(x + 0.0f);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
 __device__ float logit_of(unsigned key) {
   return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7FFFFFFFu : ~key);
 }

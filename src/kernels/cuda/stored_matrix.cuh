@@ -26,10 +26,10 @@ inline Stored stored_as(const OperandDesc& weight) {
   return weight.stored == DType::bf16 ? Stored::bf16 : weight.stored == DType::f16 ? Stored::f16 : Stored::f32;
 }
 
-// `weight`: a matrix [N, K] at `memory`.
+// `weight`: a matrix [N, K] at `memory`, or a stack of them, of which the first.
 inline StoredMatrix stored_matrix(const OperandDesc& weight, const std::byte* memory) {
-  StoredMatrix m{memory, nullptr, static_cast<int>(weight.type.dim(1).factor), 1, 1};
-  const int64_t elements = weight.type.dim(0).factor * weight.type.dim(1).factor;
+  StoredMatrix m{memory, nullptr, static_cast<int>(weight.type.dim(-1).factor), 1, 1};
+  const int64_t elements = weight.type.dim(-2).factor * weight.type.dim(-1).factor;
   if (weight.format == Format::fp8) {
     m.scales = memory + ceil_div(elements, int64_t{4}) * 4;
     m.scale_rows = static_cast<int>(weight.scale_rows), m.scale_cols = static_cast<int>(weight.scale_cols);
@@ -76,8 +76,8 @@ __device__ __forceinline__ uint4 load_once(const std::byte* p) {
 // product makes up for its other bias.
 __device__ __forceinline__ unsigned e4m3_pair(unsigned low_codes) {
 #ifdef MOESAIC_EMULATED_CUDA
-  return pack_bf16(e4m3_to_f32(static_cast<uint8_t>(low_codes & 0xFF)),
-                   e4m3_to_f32(static_cast<uint8_t>(low_codes >> 8 & 0xFF)));
+  return pack_bf16(e4m3_to_float(static_cast<uint8_t>(low_codes & 0xFF)),
+                   e4m3_to_float(static_cast<uint8_t>(low_codes >> 8 & 0xFF)));
 #else
   const unsigned spread = __byte_perm(low_codes, 0, 0x1404);  // codes in the upper bytes of the halves
   const unsigned bits = (spread & 0x80008000u) | (spread >> 4 & 0x07F007F0u);
@@ -94,7 +94,7 @@ __device__ __forceinline__ float scale_at(const StoredMatrix& m, int64_t row, in
     const int64_t down = static_cast<int>(row) / m.scale_rows;  // rows are few enough for the faster division
     return __ldg(reinterpret_cast<const float*>(m.scales) + down * ceil_div(m.K, m.scale_cols) + k / m.scale_cols);
   } else if constexpr (kStored == Stored::int4) {
-    return bf16_to_f32(__ldg(reinterpret_cast<const uint16_t*>(m.scales) + (row * m.K + k) / 32));
+    return bf16_to_float(__ldg(reinterpret_cast<const uint16_t*>(m.scales) + (row * m.K + k) / 32));
   } else if constexpr (kStored == Stored::mxfp4) {
     return e8m0_to_f32(__ldg(reinterpret_cast<const uint8_t*>(m.scales) + (row * m.K + k) / 32));
   } else {
@@ -106,9 +106,9 @@ __device__ __forceinline__ float scale_at(const StoredMatrix& m, int64_t row, in
 template <Stored kStored>
 __device__ __forceinline__ float code_at(const std::byte* p, int64_t i) {
   if constexpr (kStored == Stored::f32) return __ldg(reinterpret_cast<const float*>(p) + i);
-  if constexpr (kStored == Stored::bf16) return bf16_to_f32(__ldg(reinterpret_cast<const uint16_t*>(p) + i));
-  if constexpr (kStored == Stored::f16) return f16_to_f32(__ldg(reinterpret_cast<const uint16_t*>(p) + i));
-  if constexpr (kStored == Stored::fp8) return e4m3_to_f32(__ldg(reinterpret_cast<const uint8_t*>(p) + i));
+  if constexpr (kStored == Stored::bf16) return bf16_to_float(__ldg(reinterpret_cast<const uint16_t*>(p) + i));
+  if constexpr (kStored == Stored::f16) return f16_to_float(__ldg(reinterpret_cast<const uint16_t*>(p) + i));
+  if constexpr (kStored == Stored::fp8) return e4m3_to_float(__ldg(reinterpret_cast<const uint8_t*>(p) + i));
   const unsigned code = __ldg(reinterpret_cast<const uint8_t*>(p) + i / 2) >> (i % 2 * 4) & 15u;
   return kStored == Stored::int4 ? static_cast<float>(static_cast<int>(code) - 8) : e2m1_to_f32(code);
 }
@@ -127,8 +127,8 @@ __device__ __forceinline__ float code_of(const unsigned* words, int i) {
   if constexpr (kStored == Stored::f32) return __uint_as_float(words[i]);
   const unsigned half = words[i / 2 % 16] >> (i % 2 * 16);
   if constexpr (kStored == Stored::bf16) return __uint_as_float(i % 2 == 0 ? half << 16 : words[i / 2] & 0xFFFF0000u);
-  if constexpr (kStored == Stored::f16) return f16_to_f32(static_cast<uint16_t>(half & 0xFFFFu));
-  if constexpr (kStored == Stored::fp8) return e4m3_to_f32(static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8) & 0xFFu));
+  if constexpr (kStored == Stored::f16) return f16_to_float(static_cast<uint16_t>(half & 0xFFFFu));
+  if constexpr (kStored == Stored::fp8) return e4m3_to_float(static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8) & 0xFFu));
   const unsigned code = words[i / 8] >> (i % 8 * 4) & 15u;
   return kStored == Stored::int4 ? static_cast<float>(static_cast<int>(code) - 8) : e2m1_to_f32(code);
 }

@@ -109,7 +109,7 @@ inline RowPair rows_of_tile(uint64_t descriptor) {
 inline float dot32(const uint8_t (&a)[32], const uint8_t (&b)[32], bool e4m3) {
   float sum = 0;
   for (int i = 0; i < 32; i += e4m3 ? 1 : 2) {
-    if (e4m3) sum += e4m3_to_f32(a[i]) * e4m3_to_f32(b[i]);
+    if (e4m3) sum += e4m3_to_float(a[i]) * e4m3_to_float(b[i]);
     else sum += __uint_as_float(a[i] << 16 | a[i + 1] << 24) * __uint_as_float(b[i] << 16 | b[i + 1] << 24);
   }
   return sum;
