@@ -18,11 +18,9 @@ std::vector<Phase> wanted_phases(const std::string& name) {
   return {Phase::prefill, Phase::decode};
 }
 
-void check_dump(const ExplainOptions& options, const std::vector<Phase>& phases) {
+void check_dump(const ExplainOptions& options) {
   std::vector<std::string> names = {"build"};
-  for (Phase phase : phases)
-    for (const Pass& pass : passes(phase))
-      if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.emplace_back(pass.name);
+  for (const Pass& pass : passes(options.load.backend)) names.emplace_back(pass.name);
   if (std::find(names.begin(), names.end(), options.dump_after) == names.end())
     fail_argument("there is no pass \"{}\" to dump the graph after; there are {}", options.dump_after,
                   fmt::join(names, ", "));
@@ -40,7 +38,7 @@ void compile_into(Explanation& e, const Graph& graph, CompileOptions compile_opt
   for (Phase phase : e.phases) {
     const auto& counts = seen[phase];
     int64_t ops = counts.at(0).second;
-    for (const Pass& pass : passes(phase)) {
+    for (const Pass& pass : passes(compile_options.device.backend)) {
       const auto found = std::find_if(counts.begin(), counts.end(), [&](auto& c) { return c.first == pass.name; });
       const int64_t after = found == counts.end() ? ops : found->second;
       e.passes[phase].push_back({pass.name, pass.what, ops, after, found == counts.end()});
@@ -96,7 +94,7 @@ const char* precision_text(const Explanation& e) {
 
 int run_explain(const ExplainOptions& options) {
   const std::vector<Phase> phases = wanted_phases(options.phase);
-  if (!options.dump_after.empty()) check_dump(options, phases);
+  if (!options.dump_after.empty()) check_dump(options);
   ModelSource source = find_model(options.load.model, !options.load.dummy_weights);
   const BoundGraph bound = build_graph(source, options.load.backend, cache_dtype(options.load));
   check_binding(bound.binding, source.directory.string());

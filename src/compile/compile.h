@@ -27,8 +27,9 @@ struct Pass {
   const char* name;
   const char* what;
   void (*run)(Graph&);
+  std::optional<Backend> only = std::nullopt;  // the one backend it is for
 };
-std::span<const Pass> passes(Phase phase);
+std::vector<Pass> passes(Backend backend);
 
 // Throws Error(invalid_argument) when no kernel accepts an op, with every kernel's reason.
 Compiled compile(const Graph& graph, const CompileOptions& options);

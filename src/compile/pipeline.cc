@@ -14,6 +14,7 @@ constexpr Pass kPasses[] = {
     {"expand_moe", "mixture of experts into routing, expert products and combine", expand_moe},
     {"fuse_expert_swiglu", "gate and up products with their activation", fuse_expert_swiglu},
     {"fuse_add_norm", "residual sum with the norm that follows", fuse_add_norm},
+    {"fuse_rope", "rotations of queries and keys with attention", fuse_rope, Backend::cuda},
     {"gather_linears", "linears of one value side by side", gather_linears},
 };
 
@@ -59,7 +60,7 @@ CacheMap cache_map(const Graph& graph) {
 Graph run_passes(const Graph& source, const CompileOptions& options, Phase phase) {
   Graph graph = source.clone();
   if (options.observe) options.observe(phase, "build", graph);
-  for (const Pass& pass : passes(phase)) {
+  for (const Pass& pass : passes(options.device.backend)) {
     if (options.skip.contains(pass.name)) continue;
     pass.run(graph);
     graph.remove_dead();
@@ -81,8 +82,11 @@ void check_skip(const CompileOptions& options) {
 
 }  // namespace
 
-std::span<const Pass> passes(Phase) {
-  return kPasses;
+std::vector<Pass> passes(Backend backend) {
+  std::vector<Pass> found;
+  for (const Pass& pass : kPasses)
+    if (pass.only.value_or(backend) == backend) found.push_back(pass);
+  return found;
 }
 
 Compiled compile(const Graph& source, const CompileOptions& options) {

@@ -23,9 +23,9 @@ size_t index(WeightGroup group) {
   return static_cast<size_t>(group);
 }
 
-Graph lowered(const Graph& source, Phase phase) {
+Graph lowered(const Graph& source) {
   Graph graph = source.clone();
-  for (const Pass& pass : passes(phase)) {
+  for (const Pass& pass : passes(Backend::cpu)) {
     pass.run(graph);
     graph.remove_dead();
   }
@@ -90,10 +90,9 @@ class Placer {
  public:
   Placer(const Graph& source, const PlacementOptions& options)
       : options_(options),
-        prefill_(lowered(source, Phase::prefill)),
-        decode_(lowered(source, Phase::decode)),
-        partition_(partition(prefill_, options.ranks)),
-        groups_(weight_groups(prefill_)) {}
+        graph_(lowered(source)),
+        partition_(partition(graph_, options.ranks)),
+        groups_(weight_groups(graph_)) {}
 
   Placement place() {
     Placement placement{.options = options_, .expert_share = expert_share(), .ranks = {}};
@@ -113,16 +112,15 @@ class Placer {
   // The first rank owns as much as any other; all plan for it.
   int64_t largest_activations() const {
     const int64_t tokens = std::max(options_.prefill_tokens, options_.batch), batch = options_.batch;
-    const Graph prefill = rank_shapes(prefill_, partition_, 0);
-    const Graph decode = rank_shapes(decode_, partition(decode_, options_.ranks), 0);
-    return std::max(activation_bytes(prefill, Phase::prefill, {tokens, std::min(tokens, batch), batch}),
-                    activation_bytes(decode, Phase::decode, {batch, batch, batch}));
+    const Graph shapes = rank_shapes(graph_, partition_, 0);
+    return std::max(activation_bytes(shapes, Phase::prefill, {tokens, std::min(tokens, batch), batch}),
+                    activation_bytes(shapes, Phase::decode, {batch, batch, batch}));
   }
 
   RankPlacement place_weights(int rank) const {
     RankPlacement on;
     for (size_t i = 0; i < groups_.size(); ++i) {
-      const WeightSpec& weight = prefill_.weights[i];
+      const WeightSpec& weight = graph_.weights[i];
       const WeightPart& part = partition_.weights[i];
       const int64_t bytes = align(weight.kind == WeightKind::vector ? 4 * part.shape(weight, rank).elements()
                                                                     : part_bytes(weight, part, rank));
@@ -134,8 +132,8 @@ class Placer {
   }
 
   void place_caches(RankPlacement& on, int rank) const {
-    for (size_t i = 0; i < prefill_.caches.size(); ++i) {
-      const CacheSpec& whole = prefill_.caches[i].spec;
+    for (size_t i = 0; i < graph_.caches.size(); ++i) {
+      const CacheSpec& whole = graph_.caches[i].spec;
       const Share& share = partition_.caches[i];
       CacheSpec own = whole;
       own.bytes_per_entry = share.of(whole.bytes_per_entry, rank);
@@ -149,35 +147,35 @@ class Placer {
 
   // Positions of a sequence that the op of a cache reads at most.
   int64_t most_tokens(size_t cache) const {
-    for (const auto& node : prefill_.nodes()) {
+    for (const auto& node : graph_.nodes()) {
       const bool is_attention = node->op == Op::mla || node->op == Op::mla_attend || node->op == Op::entry_attend;
       const size_t positions = node->op == Op::mla_attend ? 3 : 4;
       if (!is_attention || node->inputs.size() <= positions) continue;
       if (node->attrs.integer(Attr::cache) == static_cast<int64_t>(cache))
-        return prefill_.type(node->inputs[positions]).dim(1).factor * prefill_.caches[cache].spec.tokens_per_entry;
+        return graph_.type(node->inputs[positions]).dim(1).factor * graph_.caches[cache].spec.tokens_per_entry;
     }
     return INT64_MAX;
   }
 
   double expert_share() const {
-    for (const auto& node : prefill_.nodes())
+    for (const auto& node : graph_.nodes())
       if (node->op == Op::expert_linear || node->op == Op::expert_swiglu)
-        return static_cast<double>(chosen(*node)) / static_cast<double>(prefill_.type(node->inputs[3]).dim(0).factor);
+        return static_cast<double>(chosen(*node)) / static_cast<double>(graph_.type(node->inputs[3]).dim(0).factor);
     return 0;
   }
 
-  int64_t chosen(const Node& node) const { return prefill_.type(node.inputs[1]).dim(0).factor; }
+  int64_t chosen(const Node& node) const { return graph_.type(node.inputs[1]).dim(0).factor; }
 
   int64_t most_chosen() const {
     int64_t most = 0;
-    for (const auto& node : prefill_.nodes())
+    for (const auto& node : graph_.nodes())
       if (node->op == Op::expert_linear || node->op == Op::expert_swiglu) most = std::max(most, chosen(*node));
     return most;
   }
 
   int64_t workspace_bytes() const {
     int64_t widest = 0;
-    for (const WeightSpec& weight : prefill_.weights)
+    for (const WeightSpec& weight : graph_.weights)
       if (weight.kind == WeightKind::experts && (weight.format == Format::mxfp4 || weight.format == Format::int4))
         widest = std::max(widest, weight.shape[-1] * weight.shape[-2]);
     return align(kWideExperts * widest);
@@ -190,7 +188,7 @@ class Placer {
   std::vector<Layer> expert_layers(int rank) const {
     std::map<std::string, Layer> layers;
     for (size_t i = 0; i < groups_.size(); ++i) {
-      const WeightSpec& weight = prefill_.weights[i];
+      const WeightSpec& weight = graph_.weights[i];
       if (weight.kind != WeightKind::experts) continue;
       Layer& layer = layers[weight.name.substr(0, weight.name.find("experts"))];
       layer.expert_bytes += matrix_bytes(weight);
@@ -216,7 +214,7 @@ class Placer {
   }
 
   const PlacementOptions options_;
-  const Graph prefill_, decode_;
+  const Graph graph_;
   const Partition partition_;
   const std::vector<WeightGroup> groups_;
 };

@@ -50,6 +50,7 @@ constexpr std::string_view kAttrNames[] = {
     "cubic",
     "approximate",
     "merge",
+    "rotate",
 };
 static_assert(std::size(kAttrNames) == kAttrCount);
 
@@ -149,15 +150,22 @@ void expect_kv_b(const OpTypes& t, const ValueType& kv_b, const MlaDims& d) {
   expect(kv_b.dims == std::vector<Dim>{rows, d.latent}, t, "kv_b[heads*(nope+v),L]");
 }
 
-void expect_positions(const OpTypes& t, size_t input) {
-  if (t.inputs.size() <= input) return;
+// Inputs before the table that `rotate` asks for.
+size_t inputs_before_table(const OpTypes& t, int64_t pairs) {
+  if (t.attrs.integer(Attr::rotate, 0) == 0) return t.inputs.size();
+  expect(t.inputs.back().rank() == 3 && t.inputs.back().dim(1) == Dim(pairs), t, "table[T,R/2,2] last");
+  return t.inputs.size() - 1;
+}
+
+void expect_positions(const OpTypes& t, size_t input, size_t inputs) {
+  if (inputs <= input) return;
   expect(t.inputs[input].dtype == DType::i32 && t.inputs[input].rank() == 2, t, "positions i32[T,n]");
 }
 
 Types mla(const OpTypes& t) {
   const MlaDims d(t, t.inputs[1].dim(1).factor);
   expect_kv_b(t, t.inputs[3], d);
-  expect_positions(t, 4);
+  expect_positions(t, 4, t.inputs.size());
   expect(t.inputs[0].dim(1) == Dim(d.heads * (t.attrs.integer(Attr::nope_dim) + d.rope)) &&
              t.inputs[2].dim(1) == Dim(d.rope),
          t, "q[T,heads*(nope+rope)], latent[T,L], k_pe[T,rope]");
@@ -173,7 +181,7 @@ Types mla_absorb(const OpTypes& t) {
 
 Types mla_attend(const OpTypes& t) {
   const MlaDims d(t, t.inputs[1].dim(1).factor);
-  expect_positions(t, 3);
+  expect_positions(t, 3, inputs_before_table(t, d.rope / 2));
   expect(t.inputs[0].dim(1) == Dim(d.heads * (d.latent + d.rope)) && t.inputs[2].dim(1) == Dim(d.rope), t,
          "q[T,heads*(L+rope)], latent[T,L], k_pe[T,rope]");
   return {with_last(t.inputs[0], d.heads * d.latent, t.activation)};
@@ -232,7 +240,7 @@ Types gqa(const OpTypes& t) {
   expect(heads % kv_heads == 0 && t.inputs[0].dim(-1) == Dim(heads * dim) && t.inputs[1] == t.inputs[2] &&
              t.inputs[1].dim(-1) == Dim(kv_heads * dim),
          t, "q[T,heads*D], k and v[T,kv_heads*D]");
-  if (t.inputs.size() == 4) expect(t.inputs[3].dims == std::vector<Dim>{heads}, t, "sinks[heads]");
+  if (inputs_before_table(t, dim / 2) == 4) expect(t.inputs[3].dims == std::vector<Dim>{heads}, t, "sinks[heads]");
   return {t.inputs[0]};
 }
 
@@ -396,7 +404,7 @@ const OpInfo kOps[] = {
     {Op::linear, "linear", 2, 3, 1, false, {}, linear},
     {Op::rope_table, "rope_table", 0, 0, 1, false, {theta, head_dim, attention_factor}, rope_table},
     {Op::rope, "rope", 2, 2, 1, false, {heads, head_dim}, rope},
-    {Op::gqa, "gqa", 3, 4, 1, true, {heads, kv_heads, head_dim, scale, window, cache}, gqa},
+    {Op::gqa, "gqa", 3, 5, 1, true, {heads, kv_heads, head_dim, scale, window, cache}, gqa},
     {Op::moe, "moe", 7, 7, 1, false, {experts, top_k, limit, alpha}, moe},
     {Op::route, "route", 1, 2, 2, false, {top_k}, route},
     {Op::dispatch, "dispatch", 1, 1, 3, false, {experts}, dispatch},
@@ -412,7 +420,7 @@ const OpInfo kOps[] = {
     {Op::sigmoid_gate, "sigmoid_gate", 2, 2, 1, false, {}, same_two},
     {Op::mla, "mla", 4, 5, 1, true, {heads, nope_dim, rope_dim, v_dim, scale, cache}, mla},
     {Op::mla_absorb, "mla_absorb", 2, 2, 1, false, {heads, nope_dim, rope_dim, v_dim}, mla_absorb},
-    {Op::mla_attend, "mla_attend", 3, 4, 1, true, {heads, rope_dim, scale, cache}, mla_attend},
+    {Op::mla_attend, "mla_attend", 3, 5, 1, true, {heads, rope_dim, scale, cache}, mla_attend},
     {Op::mla_up, "mla_up", 2, 2, 1, false, {heads, nope_dim, v_dim}, mla_up},
     {Op::index_topk, "index_topk", 3, 3, 1, true, {heads, head_dim, top_k, scale, cache}, index_topk},
     {Op::short_conv, "short_conv", 2, 2, 1, true, {cache}, short_conv},

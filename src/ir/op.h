@@ -17,7 +17,8 @@
 //   rope           x[T,heads*D], table[T,R/2,2]                y[T,heads*D]                 heads, head_dim; begin,
 //                                                                                           interleaved, inverse
 //   gqa            q[T,Hq*D], k[T,Hkv*D], v (, sinks[Hq])      o[T,Hq*D]                    heads, kv_heads, head_dim,
-//                                                                                           scale, window, cache
+//                  (, table)                                                                scale, window, cache
+//                                                                                           (, rotate)
 //   moe            x[T,H], router, its bias, gate_up, bias,    y[T,H]                       experts, top_k, limit,
 //                  down, bias                                                               alpha
 //   mla            q[T,heads*(nope+rope)], latent[T,L],        o[T,heads*v]                 heads, nope_dim, rope_dim,
@@ -25,8 +26,8 @@
 //                  (, positions i32[T,n])
 //   mla_absorb     q, kv_b                                     q[T,heads*(L+rope)]          heads, nope_dim, rope_dim,
 //                                                                                           v_dim
-//   mla_attend     q, latent, k_pe (, positions)               o[T,heads*L]                 heads, rope_dim, scale,
-//                                                                                           cache
+//   mla_attend     q, latent, k_pe (, positions) (, table)     o[T,heads*L]                 heads, rope_dim, scale,
+//                                                                                           cache (, rotate)
 //   mla_up         o[T,heads*L], kv_b                          o[T,heads*v]                 heads, nope_dim, v_dim
 //   index_topk     q[T,heads*D], k[T,D], w[T,heads]            positions i32[T,top_k]       heads, head_dim, top_k,
 //                                                                                           scale, cache (, hash_bits)
@@ -87,6 +88,9 @@
 // stretches the table to the grid (bicubic with a = -0.75, or bilinear; half-pixel centres, edges repeated).
 // grid_rope_table turns pair 2i by column * theta^(-4i/D) and pair 2i+1 by row * the same. merge_patches lays
 // merge x merge neighbours side by side; S is then their number.
+//
+// With `rotate` (see Rotate) gqa turns every head of q and k by the table of rope, its last input, before anything
+// else; mla_attend turns k_pe and the last rope_dim channels of every head of q.
 //
 // Every op reads its activations once and writes its outputs; gqa also appends to its cache. `embed`, `rope_table`,
 // `gqa`, `mla`, `mla_attend`, `index_topk`, `last_token` and `join_hidden` read the step's batch (token ids, positions,
@@ -197,13 +201,21 @@ enum class Attr : uint8_t {
   cubic,
   approximate,
   merge,
+  rotate,
 };
-constexpr int kAttrCount = static_cast<int>(Attr::merge) + 1;
+constexpr int kAttrCount = static_cast<int>(Attr::rotate) + 1;
 
 // Attr::activation of glu.
 enum class Activation : uint8_t {
   silu,  // silu(g) * u; with a limit g = min(g, limit), u = clamp(u, -limit, limit)
   situ,  // beta tanh(g / beta) sigmoid(g) * linear_beta tanh(u / linear_beta); linear_beta 0: u as it is (Kimi K3)
+};
+
+// Attr::rotate of gqa and mla_attend: which channels make a pair.
+enum class Rotate : uint8_t {
+  none,
+  halves,      // (i, i + R/2)
+  neighbours,  // (2i, 2i + 1)
 };
 
 // Attr::scoring of route; absent means softmax_chosen.

@@ -35,6 +35,9 @@ struct OpDesc {
 
   const OperandDesc& in(int i) const { return inputs[static_cast<size_t>(i)]; }
   const OperandDesc& out(int i) const { return outputs[static_cast<size_t>(i)]; }
+  Rotate rotate() const { return static_cast<Rotate>(attrs.integer(Attr::rotate, 0)); }
+  // Inputs but for the table that `rotate` adds at the end.
+  size_t inputs_before_table() const { return inputs.size() - (rotate() == Rotate::none ? 0 : 1); }
 };
 
 // The step's batch as kernels see it; every array lies in device memory. Tokens of one sequence are consecutive.

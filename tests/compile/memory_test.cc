@@ -157,6 +157,9 @@ TEST(Passes, ObserverSeesEveryStage) {
   compile(graph_with(1), options);
   EXPECT_THAT(seen, testing::ElementsAre("build", "infer_shapes", "fold_mla", "expand_moe", "fuse_expert_swiglu",
                                          "fuse_add_norm", "gather_linears"));
+  std::vector<std::string> on_a_gpu;
+  for (const Pass& pass : passes(Backend::cuda)) on_a_gpu.emplace_back(pass.name);
+  EXPECT_THAT(on_a_gpu, testing::Contains("fuse_rope"));
 }
 
 }  // namespace

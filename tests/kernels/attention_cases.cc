@@ -55,13 +55,13 @@ void add_rope(Rng& rng, std::vector<KernelCase>& out) {
 
 // Shapes that matrix units serve: a bf16 cache and heads of 64 or 128, in groups that fill a block of 8 or 16 and in
 // others. Each sequence comes in chunks, then token by token beside the others, then a few tokens at a time.
-void add_matrix_gqa(Rng& rng, std::vector<KernelCase>& out) {
-  AttentionShape shape{.heads = 8, .kv_heads = 1, .D = 64, .cache = DType::bf16, .scale = 0.125};
+void add_matrix_gqa(Rng& rng, bool rotate, std::vector<KernelCase>& out) {
+  AttentionShape shape{.heads = 8, .kv_heads = 1, .D = 64, .cache = DType::bf16, .scale = 0.125, .rotate = rotate};
   const auto add = [&](const std::string& name, const std::vector<int64_t>& lengths,
                        const std::vector<std::vector<Chunk>>& steps) {
-    out.push_back(attention_case(
-        fmt::format("{} heads={}/{} D={} window={}", name, shape.heads, shape.kv_heads, shape.D, shape.window),
-        random_attention(rng, shape, lengths), steps));
+    out.push_back(attention_case(fmt::format("{} heads={}/{} D={} window={} rotate={}", name, shape.heads,
+                                             shape.kv_heads, shape.D, shape.window, rotate),
+                                 random_attention(rng, shape, lengths), steps));
     out.back().desc.precision = Precision::fast;
   };
   const std::vector<std::vector<Chunk>> mixed = {{{0, 0, 139}, {1, 0, 5}},
@@ -81,7 +81,8 @@ void add_matrix_gqa(Rng& rng, std::vector<KernelCase>& out) {
   add("mixed", {303, 44, 2}, mixed);
 }
 
-void add_gqa(Rng& rng, std::vector<KernelCase>& out) {
+// `rotate` is nothing that the CPU backend does.
+void add_gqa(Rng& rng, bool rotate, std::vector<KernelCase>& out) {
   constexpr int64_t kWindows[] = {0, 8, 64, 100, 128};
   int i = 0;
   for (DType cache : {DType::f32, DType::bf16}) {
@@ -89,18 +90,21 @@ void add_gqa(Rng& rng, std::vector<KernelCase>& out) {
       AttentionShape shape{.heads = 8, .kv_heads = 1, .D = 32, .window = window, .cache = cache, .scale = 0.2};
       if (i % 3 == 1) shape.heads = 6, shape.kv_heads = 2, shape.D = 16;
       if (i % 3 == 2) shape.heads = 9, shape.kv_heads = 1, shape.D = 48, shape.sinks = false;
+      shape.rotate = rotate;
       const AttentionData data = random_attention(rng, shape, {129, 1, 65, 2, 63, 17, 3, 64});
       const std::string name =
-          fmt::format("window={} heads={} D={} cache={}", window, shape.heads, shape.D, dtype_name(cache));
+          fmt::format("window={} heads={} D={} cache={}", window, shape.heads, shape.D, dtype_name(cache)) +
+          (rotate ? " rotate" : "");
       out.push_back(attention_case(name + " whole", data, in_chunks(data, 200)));
       out.push_back(attention_case(name + " together", data, together(data, 30)));
       ++i;
     }
   }
-  const AttentionShape real{.heads = 8, .kv_heads = 1, .D = 64, .scale = 0.125};  // a head of gpt-oss, several splits
+  const AttentionShape real{
+      .heads = 8, .kv_heads = 1, .D = 64, .scale = 0.125, .rotate = rotate};  // a head of gpt-oss, several splits
   const AttentionData data = random_attention(rng, real, {700});
   out.push_back(attention_case("700 tokens, the last alone", data, {{{0, 0, 697}}, {{0, 697, 699}}, {{0, 699, 700}}}));
-  add_matrix_gqa(rng, out);
+  add_matrix_gqa(rng, rotate, out);
   const AttentionData none = random_attention(rng, {}, {5});
   out.push_back(attention_case("no tokens", none, {{}, {{0, 0, 5}}}));
 }
@@ -111,7 +115,8 @@ std::vector<KernelCase> attention_cases(Op op, Rng& rng) {
   std::vector<KernelCase> out;
   if (op == Op::rope_table) add_rope_table(rng, out);
   if (op == Op::rope) add_rope(rng, out);
-  if (op == Op::gqa) add_gqa(rng, out);
+  for (bool rotate : {false, true})
+    if (op == Op::gqa) add_gqa(rng, rotate, out);
   return out;
 }
 

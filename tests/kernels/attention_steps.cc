@@ -55,11 +55,12 @@ TestBatch batch_of(const AttentionData& data, const std::vector<Chunk>& chunks) 
 KernelStep step_of(const AttentionData& data, const std::vector<Chunk>& chunks) {
   const AttentionShape& shape = data.shape;
   const int64_t wide = shape.heads * shape.D, narrow = shape.kv_heads * shape.D;
-  std::vector<double> q, k, v;
+  std::vector<double> q, k, v, table;
   for (const Chunk& chunk : chunks) {
     append(data.sequences[chunk.sequence].q, wide, chunk, q);
     append(data.sequences[chunk.sequence].k, narrow, chunk, k);
     append(data.sequences[chunk.sequence].v, narrow, chunk, v);
+    if (shape.rotate) append(data.sequences[chunk.sequence].table, shape.D, chunk, table);
   }
   KernelStep step{.inputs = {value_operand({Symbol::T, wide}, q), value_operand({Symbol::T, narrow}, k),
                              value_operand({Symbol::T, narrow}, v)},
@@ -67,6 +68,7 @@ KernelStep step_of(const AttentionData& data, const std::vector<Chunk>& chunks) 
                   .batch = batch_of(data, chunks)};
   if (shape.cache == DType::bf16) round_to_bf16(step.inputs[1]), round_to_bf16(step.inputs[2]);
   if (shape.sinks) step.inputs.push_back(data.sinks);
+  if (shape.rotate) step.inputs.push_back(value_operand({Symbol::T, shape.D / 2, 2}, table));
   return step;
 }
 
@@ -80,9 +82,9 @@ double longest_row(const std::vector<double>& values, int64_t D) {
   return std::sqrt(longest);
 }
 
-// A score is wrong by at most (D + 2) units of scale |q| |k|, which the exponential turns into a relative error of
-// weight and of total; so does rounding score - largest, at most twice the largest score. The sums over n keys add n
-// roundings each, e^x 3 units, and each merge of blocks or splits a few more.
+// A score is wrong by at most (D + 2) units of scale |q| |k| (and 6 for turning both), which the exponential turns into
+// a relative error of weight and of total; so does rounding score - largest, at most twice the largest score. The sums
+// over n keys add n roundings each, e^x 3 units, and each merge of blocks or splits a few more.
 double attention_units(const AttentionData& data) {
   double q = 0, k = 0, length = 0;
   for (const auto& s : data.sequences) {
@@ -93,7 +95,9 @@ double attention_units(const AttentionData& data) {
   double score = data.shape.scale * q * k;
   for (double sink : data.sinks.values) score = std::max(score, std::min(std::abs(sink), 200.0));
   const double rescales = length / 64 + 10;
-  return 2 * (score * static_cast<double>(data.shape.D + 2) + 2 * score + 3 + rescales * (2 * score + 5)) + 2 * length;
+  return 2 * (score * static_cast<double>(data.shape.D + (data.shape.rotate ? 8 : 2)) + 2 * score + 3 +
+              rescales * (2 * score + 5)) +
+         2 * length;
 }
 
 // The sum over |v| with the exact weights.
@@ -106,6 +110,25 @@ Values attention_magnitude(const KernelCase& test, size_t step) {
 }
 
 }  // namespace
+
+std::vector<double> quarter_turns(Rng& rng, int64_t count) {
+  constexpr double kTurns[4][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
+  std::vector<double> table;
+  for (int64_t i = 0; i < count; ++i) {
+    const double* turn = kTurns[rng.below(4)];
+    table.insert(table.end(), turn, turn + 2);
+  }
+  return table;
+}
+
+std::vector<double> random_turns(Rng& rng, int64_t count) {
+  std::vector<double> table;
+  for (int64_t i = 0; i < count; ++i) {
+    const double angle = 3 * rng.normal();
+    for (double v : {std::cos(angle), std::sin(angle)}) table.push_back(static_cast<double>(static_cast<float>(v)));
+  }
+  return table;
+}
 
 AttentionData random_attention(Rng& rng, const AttentionShape& shape, const std::vector<int64_t>& lengths) {
   AttentionData data;
@@ -121,6 +144,9 @@ AttentionData random_attention(Rng& rng, const AttentionShape& shape, const std:
     s.q = normals(rng, length * shape.heads * shape.D);
     s.k = normals(rng, length * shape.kv_heads * shape.D);
     s.v = normals(rng, length * shape.kv_heads * shape.D);
+    if (shape.rotate)
+      s.table = shape.cache == DType::bf16 ? quarter_turns(rng, length * shape.D / 2)
+                                           : random_turns(rng, length * shape.D / 2);
     s.slot = slot_order[data.sequences.size()];
     const int64_t needed = (length + kBlockTokens - 1) / kBlockTokens;
     s.blocks.assign(next, next + needed);
@@ -134,10 +160,11 @@ AttentionData random_attention(Rng& rng, const AttentionShape& shape, const std:
 KernelCase attention_case(const std::string& name, const AttentionData& data,
                           const std::vector<std::vector<Chunk>>& steps) {
   const AttentionShape& s = data.shape;
-  const Attrs attrs{{Attr::heads, static_cast<double>(s.heads)},   {Attr::kv_heads, static_cast<double>(s.kv_heads)},
-                    {Attr::head_dim, static_cast<double>(s.D)},    {Attr::scale, s.scale},
-                    {Attr::window, static_cast<double>(s.window)}, {Attr::cache, 0}};
+  Attrs attrs{{Attr::heads, static_cast<double>(s.heads)},   {Attr::kv_heads, static_cast<double>(s.kv_heads)},
+              {Attr::head_dim, static_cast<double>(s.D)},    {Attr::scale, s.scale},
+              {Attr::window, static_cast<double>(s.window)}, {Attr::cache, 0}};
   KernelStep first = step_of(data, steps[0]);
+  if (s.rotate) attrs.set(Attr::rotate, static_cast<double>(Rotate::halves));
   KernelCase test = make_case(name, Op::gqa, attrs, first.inputs, first.now);
   test.steps.clear();
   for (const std::vector<Chunk>& chunks : steps) {

@@ -10,6 +10,7 @@ struct AttentionShape {
   DType cache = DType::f32;
   bool sinks = true;
   double scale = 0.25;
+  bool rotate = false;
 };
 
 // q, k and v of whole sequences, and where each of them lives in the cache.
@@ -18,6 +19,7 @@ struct AttentionData {
   struct Sequence {
     int64_t length = 0;
     std::vector<double> q, k, v;  // [length, heads * D], [length, kv_heads * D] twice
+    std::vector<double> table;    // [length, D / 2, 2]
     std::vector<int32_t> blocks;
     int32_t slot = 0;
   };
@@ -25,6 +27,10 @@ struct AttentionData {
   TestOperand sinks;
   int64_t cache_blocks = 0, cache_slots = 0;
 };
+
+// Cosines and sines [count, 2] of quarter turns, which are exact, so that a turned key rounds to bf16 as the key does.
+std::vector<double> quarter_turns(Rng& rng, int64_t count);
+std::vector<double> random_turns(Rng& rng, int64_t count);
 
 // Blocks and slots are dealt at random from a cache with some to spare.
 AttentionData random_attention(Rng& rng, const AttentionShape& shape, const std::vector<int64_t>& lengths);

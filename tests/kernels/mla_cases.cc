@@ -66,20 +66,24 @@ double longest(const PagedData& data, const std::vector<size_t>& inputs, const s
   return std::sqrt(top);
 }
 
-// As attention_units in attention_steps.cc; a score's 16 partial sums and their tree round less often than one sum.
+// As attention_units in attention_steps.cc, turned or not; a score's 16 partial sums and their tree round less often
+// than one sum.
 double attend_units(const PagedData& data, const LatentSize& size, double scale) {
   const int64_t width = size.L + size.rope;
   const double score = scale * longest(data, {0}, {width}) * longest(data, {1, 2}, {size.L, size.rope});
   double length = 0;
   for (const auto& s : data.places.sequences) length = std::max(length, static_cast<double>(s.length));
   const double rescales = length / 64 + 10;
-  return 2 * (score * static_cast<double>(width + 2) + 2 * score + 3 + rescales * (2 * score + 5)) + 2 * length;
+  return 2 * (score * static_cast<double>(width + 8) + 2 * score + 3 + rescales * (2 * score + 5)) + 2 * length;
 }
 
 void add_attend_case(std::string name, const PagedData& data, const LatentSize& size, DType cache,
                      const std::vector<std::vector<Chunk>>& steps, std::vector<KernelCase>& out) {
   const double scale = 0.5 / std::sqrt(static_cast<double>(size.L + size.rope));
-  out.push_back(paged_case(name, Op::mla_attend, latent_attrs(size, scale), data, steps, cache, {1, 2}));
+  Attrs attrs = latent_attrs(size, scale);
+  if (data.pairs > 0)
+    attrs.set(Attr::rotate, static_cast<double>(size.heads % 2 == 0 ? Rotate::neighbours : Rotate::halves));
+  out.push_back(paged_case(name, Op::mla_attend, attrs, data, steps, cache, {1, 2}));
   if (cache == DType::bf16) out.back().desc.precision = Precision::fast;
   out.back().tolerance = {.per_magnitude = attend_units(data, size, scale) * kUnit, .absolute = 0x1p-140};
   const double top = 1.01 * largest(data, 1);  // bf16 rounds latents up by 2^-9 at most
@@ -87,6 +91,13 @@ void add_attend_case(std::string name, const PagedData& data, const LatentSize& 
     const int64_t width = test.desc.out(0).type.dim(1).factor;
     return Values{std::vector<double>(static_cast<size_t>(test.steps[step].now.tokens * width), top)};
   };
+}
+
+void turn(Rng& rng, const LatentSize& size, DType cache, PagedData& data) {
+  data.pairs = size.rope / 2;
+  for (const auto& s : data.places.sequences)
+    data.tables.push_back(cache == DType::bf16 ? quarter_turns(rng, s.length * data.pairs)
+                                               : random_turns(rng, s.length * data.pairs));
 }
 
 void add_attend(Rng& rng, std::vector<KernelCase>& out) {
@@ -99,6 +110,8 @@ void add_attend(Rng& rng, std::vector<KernelCase>& out) {
                                              chosen, dtype_name(cache));
         add_attend_case(name + " whole", data, size, cache, in_chunks(data, 200), out);
         add_attend_case(name + " together", data, size, cache, together(data, 30), out);
+        turn(rng, size, cache, data);
+        add_attend_case(name + " turned", data, size, cache, together(data, 40), out);
       }
     }
   }
@@ -106,8 +119,10 @@ void add_attend(Rng& rng, std::vector<KernelCase>& out) {
   const PagedData data = random_paged(rng, latent_widths(real), {700});
   add_attend_case("700 tokens, the last alone", data, real, DType::f32, {{{0, 0, 699}}, {{0, 699, 700}}}, out);
   const LatentSize wide{40, 512, 64}, narrow{20, 32, 16};  // for matrix units
-  const PagedData few = random_paged(rng, latent_widths(wide), {70});
+  PagedData few = random_paged(rng, latent_widths(wide), {70});
   add_attend_case("40 heads of 512", few, wide, DType::bf16, {{{0, 0, 69}}, {{0, 69, 70}}}, out);
+  turn(rng, wide, DType::bf16, few);
+  add_attend_case("40 heads of 512, turned", few, wide, DType::bf16, {{{0, 0, 69}}, {{0, 69, 70}}}, out);
   const PagedData many = random_paged(rng, latent_widths(narrow), {560});
   add_attend_case("560 tokens, the last alone", many, narrow, DType::bf16, {{{0, 0, 559}}, {{0, 559, 560}}}, out);
   const LatentSize small{4, 32, 16};

@@ -26,6 +26,15 @@ TestOperand positions_of(const PagedData& data, const std::vector<Chunk>& chunks
   return integer_operand({Symbol::T, data.chosen}, std::move(rows));
 }
 
+TestOperand table_of(const PagedData& data, const std::vector<Chunk>& chunks) {
+  std::vector<double> rows;
+  for (const Chunk& chunk : chunks) {
+    const auto from = data.tables[chunk.sequence].begin();
+    rows.insert(rows.end(), from + chunk.begin * data.pairs * 2, from + chunk.end * data.pairs * 2);
+  }
+  return value_operand({Symbol::T, data.pairs, 2}, std::move(rows));
+}
+
 void round_to_bf16(TestOperand& operand) {
   for (double v : operand.values)
     operand.rounded.push_back(static_cast<double>(bf16_to_float(float_to_bf16(static_cast<float>(v)))));
@@ -90,6 +99,7 @@ std::vector<KernelStep> paged_steps(const PagedData& data, const std::vector<std
     if (cache == DType::bf16)
       for (size_t input : cached) round_to_bf16(step.inputs[input]);
     if (data.chosen > 0) step.inputs.push_back(positions_of(data, steps[i]));
+    if (data.pairs > 0) step.inputs.push_back(table_of(data, steps[i]));
     made.push_back(std::move(step));
   }
   return made;

@@ -11,6 +11,8 @@ struct PagedData {
   std::vector<std::vector<std::vector<double>>> inputs;  // [sequence][input][length, width]
   int64_t chosen = 0;                                    // > 0: a last input, positions i32[T, chosen]
   std::vector<std::vector<int32_t>> positions;           // [sequence][length, chosen]
+  int64_t pairs = 0;                                     // > 0: a last input after it, table f32[T, pairs, 2]
+  std::vector<std::vector<double>> tables;               // [sequence][length, pairs, 2]
 };
 
 // Normal numbers in every input.

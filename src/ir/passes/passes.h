@@ -15,6 +15,9 @@ void fold_mla(Graph& graph);
 void fuse_add_norm(Graph& graph);
 // expert_linear followed by clamped_swiglu -> expert_swiglu: the wide intermediate is never stored.
 void fuse_expert_swiglu(Graph& graph);
+// Rotations of q and k that feed attention alone -> its `rotate`: q and k are read once, and keys go to the cache
+// turned. For backends whose attention kernels turn.
+void fuse_rope(Graph& graph);
 // Linears of one value stand side by side where they were close, so that one launch may do them all.
 void gather_linears(Graph& graph);
 

@@ -284,6 +284,7 @@ void attend_rings(const Gqa& gqa) {
 const char* refuse_gqa(const OpDesc& desc, const DeviceInfo&) {
   if (desc.cache_dtype != DType::f32 && desc.cache_dtype != DType::bf16) return "the cache must be f32 or bf16";
   if (desc.attrs.integer(Attr::head_dim) % kKeyGroup != 0) return "head_dim must be a multiple of 16";
+  if (desc.rotate() != Rotate::none) return "rotations come before it";
   return refuse_types(desc);
 }
 

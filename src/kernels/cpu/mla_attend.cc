@@ -167,6 +167,7 @@ void attend_spread(const Attend& a) {
 const char* refuse(const OpDesc& desc, const DeviceInfo& device) {
   if (desc.cache_dtype != DType::f32 && desc.cache_dtype != DType::bf16) return "the cache must be f32 or bf16";
   if (desc.in(1).type.dim(1).factor % 16 != 0) return "kv_lora_rank must be a multiple of 16";
+  if (desc.rotate() != Rotate::none) return "rotations come before it";
   return refuse_types(desc, device);
 }
 

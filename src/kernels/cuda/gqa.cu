@@ -33,7 +33,9 @@ __device__ void load_rows(const Gqa& g, const GqaToken& x, int kv_head, int begi
       float* to = which == 0 ? tile.keys + i * (g.D + 1) : tile.values + i * g.D;
       const float* input = (which == 0 ? g.k : g.v) + (static_cast<int64_t>(x.t - age) * g.kv_heads + kv_head) * g.D;
       const T* cached = fresh ? nullptr : gqa_cached<T>(g, x.sequence, row, which) + kv_head * g.D;
-      for (int d = lane; d < g.D; d += kWarp) to[d] = fresh ? through<T>(input[d]) : load_element(cached + d);
+      const Turn turn = which == 0 ? g.turn : Turn{};
+      for (int d = lane; d < g.D; d += kWarp)
+        to[d] = fresh ? through<T>(turned(turn, input, x.t - age, d)) : load_element(cached + d);
     }
   }
 }
@@ -121,8 +123,10 @@ __global__ void __launch_bounds__(kThreads, 4) plain_tokens_kernel(Gqa g, float*
     const int kv_head = item.block / g.head_blocks, first_head = item.block % g.head_blocks * kHeadBlock;
     const int held = min(kHeadBlock, g.group - first_head);  // heads of this block
     const int64_t query = (static_cast<int64_t>(x.t) * g.heads + kv_head * g.group + first_head) * g.D;
-    for (int e = static_cast<int>(threadIdx.x); e < held * g.D; e += kThreads)
-      tile.q[e] = g.round_q ? through<uint16_t>(g.q[query + e]) : g.q[query + e];
+    for (int e = static_cast<int>(threadIdx.x); e < held * g.D; e += kThreads) {
+      const float q = turned(g.turn, g.q + query + e / g.D * g.D, x.t, e % g.D);
+      tile.q[e] = g.round_q ? through<uint16_t>(q) : q;
+    }
     PlainHead<kChannels> sums[kHeadsPerWarp];
     const int last = partials != nullptr ? item.split + 1 : splits;
     for (int split = item.split; split < last; ++split) {
@@ -188,8 +192,9 @@ __global__ void append_kernel(Gqa g) {
   const int row = g.window > 0 ? g.positions[t] % g.window : g.positions[t];
   T *keys = gqa_cached<T>(g, sequence, row, 0), *values = gqa_cached<T>(g, sequence, row, 1);
   for (int i = static_cast<int>(threadIdx.x); i < width; i += static_cast<int>(blockDim.x)) {
-    store_element(keys + i, g.k[static_cast<int64_t>(t) * width + i]);
-    store_element(values + i, g.v[static_cast<int64_t>(t) * width + i]);
+    const int64_t first = static_cast<int64_t>(t) * width;
+    store_element(keys + i, turned(g.turn, g.k + first + i / g.D * g.D, t, i % g.D));
+    store_element(values + i, g.v[first + i]);
   }
 }
 
@@ -225,7 +230,8 @@ Gqa make_gqa(const OpDesc& desc, const Args& args, bool round_q) {
   const BatchView& batch = *args.batch;
   Gqa g;
   g.q = args.input<float>(0), g.k = args.input<float>(1), g.v = args.input<float>(2);
-  g.sinks = desc.inputs.size() > 3 ? args.input<float>(3) : nullptr;
+  g.sinks = desc.inputs_before_table() > 3 ? args.input<float>(3) : nullptr;
+  g.turn = turn_of(desc, args);
   g.out = args.output<float>(0);
   g.positions = batch.positions, g.sequence_of = batch.sequence_of, g.sequence_offsets = batch.sequence_offsets;
   g.block_tables = batch.block_tables, g.state_slots = batch.state_slots, g.max_blocks = batch.max_blocks;
@@ -245,6 +251,7 @@ Gqa make_gqa(const OpDesc& desc, const Args& args, bool round_q) {
 const char* refuse_gqa(const OpDesc& desc, const DeviceInfo&) {
   if (desc.cache_dtype != DType::f32 && desc.cache_dtype != DType::bf16) return "the cache must be f32 or bf16";
   if (desc.attrs.integer(Attr::head_dim) > kMaxHeadDim) return "head_dim must be at most 256";
+  if (desc.rotate() == Rotate::neighbours) return "turns channels i and i + D / 2";
   return nullptr;
 }
 

@@ -9,6 +9,7 @@
 
 #include "ir/cache_spec.h"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/turn.cuh"
 
 namespace moesaic::cuda {
 
@@ -20,6 +21,7 @@ constexpr int kSpreadItems = 2048;  // steps of so many (token, head block) pair
 // One launch, by value. Rows of k and v: kv_heads * D.
 struct Gqa {
   const float *q, *k, *v, *sinks;  // sinks null: none
+  Turn turn;                       // of q and k, before anything else
   float* out;
   const int32_t *positions, *sequence_of, *sequence_offsets, *block_tables, *state_slots;
   std::byte* cache;  // blocks, or slots where there is a window
@@ -117,9 +119,10 @@ __device__ __forceinline__ GqaItem gqa_item(const Gqa& g, int64_t i) {
 template <typename T>
 __device__ __forceinline__ void append_own(const Gqa& g, const GqaToken& x, int kv_head) {
   for (int i = static_cast<int>(threadIdx.x); i < 2 * g.D; i += static_cast<int>(blockDim.x)) {
-    const int which = i / g.D, column = kv_head * g.D + i % g.D;
-    const float* from = (which == 0 ? g.k : g.v) + static_cast<int64_t>(x.t) * g.kv_heads * g.D;
-    store_element(gqa_cached<T>(g, x.sequence, x.own, which) + column, from[column]);
+    const int which = i / g.D, d = i % g.D;
+    const int64_t head = (static_cast<int64_t>(x.t) * g.kv_heads + kv_head) * g.D;
+    const float value = which == 0 ? turned(g.turn, g.k + head, x.t, d) : g.v[head + d];
+    store_element(gqa_cached<T>(g, x.sequence, x.own, which) + kv_head * g.D + d, value);
   }
 }
 

@@ -88,21 +88,24 @@ __device__ __forceinline__ const uint16_t* step_keys(const Gqa& g, const GqaToke
          static_cast<int64_t>(row % kBlockTokens) * rows.width + rows.kv_column;
 }
 
-// Eight channels of a token of this step, as the cache will hold them.
-__device__ __forceinline__ uint4 rounded_input(const float* from) {
-  const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
+// Eight channels of token t of this step, as the cache will hold them.
+__device__ __forceinline__ uint4 rounded_input(const Turn& turn, const float* head, int t, int channel) {
+  const float4 a = turned_four(turn, head, t, channel), b = turned_four(turn, head, t, channel + 4);
   return make_uint4(pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w));
 }
 
-// Eight channels from `channel` on of row first + i, `cached` being those of row `first`; rows from `end` on are 0.
-template <bool kFresh>
-__device__ __forceinline__ uint4 load_channels(const Gqa& g, const GqaToken& x, const Rows& rows, const float* inputs,
+// Eight channels from `channel` on of key or value row first + i, `cached` being those of row `first`; rows from `end`
+// on are 0.
+template <bool kFresh, bool kKeys>
+__device__ __forceinline__ uint4 load_channels(const Gqa& g, const GqaToken& x, const Rows& rows,
                                                const uint16_t* cached, int first, int i, int end, int channel) {
   if (first + i >= end) return make_uint4(0, 0, 0, 0);
   if (kFresh) {
     const int age = gqa_age(g, x, first + i);
     if (age <= x.since)
-      return rounded_input(inputs + static_cast<int64_t>(x.t - age) * rows.width + rows.kv_column + channel);
+      return rounded_input(kKeys ? g.turn : Turn{},
+                           (kKeys ? g.k : g.v) + static_cast<int64_t>(x.t - age) * rows.width + rows.kv_column,
+                           x.t - age, channel);
   }
   return *reinterpret_cast<const uint4*>(cached + (i * rows.width + channel));
 }
@@ -126,7 +129,7 @@ struct Step {
     for (int n = 0; n < 2; ++n)
 #pragma unroll
       for (int c = 0; c < D / 32; ++c)
-        keys[n][c] = load_channels<kFresh>(g, x, rows, g.k, at, row, 8 * n + lane / 4, end, 32 * c + 8 * (lane % 4));
+        keys[n][c] = load_channels<kFresh, true>(g, x, rows, at, row, 8 * n + lane / 4, end, 32 * c + 8 * (lane % 4));
   }
   template <bool kFresh>
   __device__ __forceinline__ void load_values(const Gqa& g, const GqaToken& x, const Rows& rows, const uint16_t* at) {
@@ -135,8 +138,8 @@ struct Step {
     for (int r = 0; r < 4; ++r)
 #pragma unroll
       for (int c = 0; c < D / 64; ++c)
-        values[r][c] = load_channels<kFresh>(g, x, rows, g.v, at, row, r / 2 * 8 + lane % 4 * 2 + r % 2, end,
-                                             64 * c + 8 * (lane / 4));
+        values[r][c] = load_channels<kFresh, false>(g, x, rows, at, row, r / 2 * 8 + lane % 4 * 2 + r % 2, end,
+                                                    64 * c + 8 * (lane / 4));
   }
 };
 
@@ -272,10 +275,10 @@ template <int D>
 __device__ __forceinline__ void load_query(const Gqa& g, int t, int kv_head, int first_head, Shared<D>& shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int h = first_head + lane / 4;
-  const float* from = g.q + (static_cast<int64_t>(t) * g.heads + kv_head * g.group + h) * D + lane % 4 * 8;
+  const float* head = g.q + (static_cast<int64_t>(t) * g.heads + kv_head * g.group + h) * D;
   for (int k = warp; k < D / 16; k += kWarps) {
     float4 x = make_float4(0, 0, 0, 0);
-    if (h < g.group) x = *reinterpret_cast<const float4*>(from + 32 * (k / 2) + 4 * (k % 2));
+    if (h < g.group) x = turned_four(g.turn, head, t, lane % 4 * 8 + 32 * (k / 2) + 4 * (k % 2));
     if (g.round_q)
       x = make_float4(through<uint16_t>(x.x), through<uint16_t>(x.y), through<uint16_t>(x.z), through<uint16_t>(x.w));
     const Parts first = split_parts(x.x, x.y), second = split_parts(x.z, x.w);
@@ -357,7 +360,7 @@ bool aligned(const void* p) {
 
 bool matrix_units_serve(const OpDesc& desc, const Gqa& g) {
   return desc.cache_dtype == DType::bf16 && (g.D == 64 || g.D == 128) && aligned(g.q) && aligned(g.k) && aligned(g.v) &&
-         aligned(g.cache) && g.stride % 16 == 0;
+         aligned(g.turn.table) && aligned(g.cache) && g.stride % 16 == 0;
 }
 
 void launch_matrix_tokens(const Gqa& g, float* partials, int splits, Stream& stream) {

@@ -112,21 +112,22 @@ template <int D>
 __device__ __forceinline__ void load_rows(const Gqa& g, const Segment& s, int tile_begin, int kv_head, int block,
                                           RowState<D>& rows, Tiles<D>& tiles) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const float* from[2];
+  const float* from[2];  // heads
+  int tokens[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = block * 16 + i * 8 + lane / 4, t = tile_begin + row / g.group;
     const bool held = t >= s.begin && t < s.end;
     rows.position[i] = held ? s.position + t - s.begin : -1;
     rows.largest[i] = -INFINITY, rows.total[i] = 0;
-    const int64_t head = static_cast<int64_t>(held ? t : s.begin) * g.heads + kv_head * g.group + row % g.group;
-    from[i] = g.q + head * D + lane % 4 * 2;
+    tokens[i] = held ? t : s.begin;
+    from[i] = g.q + (static_cast<int64_t>(tokens[i]) * g.heads + kv_head * g.group + row % g.group) * D;
   }
 #pragma unroll 2
   for (int k = 0; k < D / 16; ++k) {
     const auto pair = [&](int i, int channel) {
-      const float2 x = *reinterpret_cast<const float2*>(from[i] + channel);
-      return pack_bf16(x.x, x.y);
+      const int d = channel + lane % 4 * 2;
+      return pack_bf16(turned(g.turn, from[i], tokens[i], d), turned(g.turn, from[i], tokens[i], d + 1));
     };
     tiles.query[block][k][lane] =
         make_uint4(pair(0, 16 * k), pair(1, 16 * k), pair(0, 16 * k + 8), pair(1, 16 * k + 8));
@@ -321,12 +322,16 @@ __global__ void __launch_bounds__(kThreads<D>, D == 64 ? 2 : 1)
 }
 
 // The step's keys and values as a bf16 cache will hold them: [2][count].
-__global__ void round_step_kernel(const float* k, const float* v, int64_t count, uint16_t* step) {
+__global__ void round_step_kernel(Gqa g, int64_t count, uint16_t* step) {
   after_previous();
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 2;
   if (i >= count) return;
-  const float* from = blockIdx.y == 0 ? k : v;
-  *reinterpret_cast<unsigned*>(step + blockIdx.y * count + i) = pack_bf16(from[i], from[i + 1]);
+  const int64_t row = i / g.D, t = row / g.kv_heads;
+  const int d = static_cast<int>(i % g.D);
+  const float* from = (blockIdx.y == 0 ? g.k : g.v) + row * g.D;
+  const Turn turn = blockIdx.y == 0 ? g.turn : Turn{};
+  *reinterpret_cast<unsigned*>(step + blockIdx.y * count + i) =
+      pack_bf16(turned(turn, from, t, d), turned(turn, from, t, d + 1));
 }
 
 bool few_tokens(const Gqa& g, int64_t sequences) {
@@ -354,8 +359,8 @@ void attend_prompt(const OpDesc& desc, const Gqa& g, uint16_t* step, Stream& str
   const int64_t count = static_cast<int64_t>(g.tokens) * g.kv_heads * g.D;
   if (g.window == 0) append_step(desc, g, stream);
   else
-    launch(round_step_kernel, dim3(static_cast<unsigned>(ceil_div(count, int64_t{512})), 2), 256, 0, stream, g.k, g.v,
-           count, step);
+    launch(round_step_kernel, dim3(static_cast<unsigned>(ceil_div(count, int64_t{512})), 2), 256, 0, stream, g, count,
+           step);
   const int tile_tokens = kRows / g.group;
   const dim3 grid(static_cast<unsigned>(g.kv_heads), static_cast<unsigned>(ceil_div(g.tokens, tile_tokens)));
   const uint16_t* from = g.window == 0 ? reinterpret_cast<const uint16_t*>(g.cache) : step;

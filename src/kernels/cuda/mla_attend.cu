@@ -113,7 +113,7 @@ __device__ __forceinline__ void soften(const float* partial, bool seen, float sc
 // blockIdx.x is token * groups + group. Shared memory: q and rows [16][stride], the slices' scores.
 template <typename T, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 2)
-    attend_kernel(LatentRows from, int64_t first_token, int heads, float scale, const float* q,
+    attend_kernel(LatentRows from, Turn turn, int64_t first_token, int heads, float scale, const float* q,
                   SplitStates split_states, float* o) {
   after_previous();
   float* qs = dynamic_shared<float>();
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   for (int i = tid; i < kHeads * stride; i += kThreads) {
     const int head = first_head + i / stride, d = i % stride;
-    qs[i] = head < heads && d < width ? q[(t * heads + head) * width + d] : 0.0f;
+    qs[i] = head < heads && d < width ? query_channel(turn, q + (t * heads + head) * width, from.L, t, d) : 0.0f;
     rows[i] = 0.0f;
   }
   const auto place = [&](int buffer, int first, int last) {  // the first warp: rows [first, last), at most kRows
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kThreads / 2)
 
 // A block a token.
 template <typename T>
-__global__ void append_kernel(std::byte* blocks, int64_t block_stride, LatentRows rows, const float* latent,
+__global__ void append_kernel(std::byte* blocks, int64_t block_stride, LatentRows rows, Turn turn, const float* latent,
                               const float* k_pe) {
   after_previous();
   const int64_t t = blockIdx.x;
@@ -263,12 +263,12 @@ __global__ void append_kernel(std::byte* blocks, int64_t block_stride, LatentRow
   T* to = reinterpret_cast<T*>(blocks + rows.table(t)[p / kBlockTokens] * block_stride) +
           static_cast<int64_t>(p % kBlockTokens) * width;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += static_cast<int>(blockDim.x))
-    store_element(to + i, i < rows.L ? latent[t * rows.L + i] : k_pe[t * rows.rope + i - rows.L]);
+    store_element(to + i, i < rows.L ? latent[t * rows.L + i] : turned(turn, k_pe + t * rows.rope, t, i - rows.L));
 }
 
 LatentRows latent_rows(const OpDesc& desc, const Args& args, int split) {
   const BatchView& batch = *args.batch;
-  const bool chosen = desc.inputs.size() > kPositionInput;
+  const bool chosen = desc.inputs_before_table() > kPositionInput;
   LatentRows rows{.blocks = args.cache.blocks,
                   .block_stride = args.cache.block_stride,
                   .block_tables = batch.block_tables,
@@ -304,7 +304,7 @@ void attend(const OpDesc& desc, const Args& args, const AttendPlan& plan, int64_
   const size_t shared = sizeof(float) * static_cast<size_t>((kHeads + kRows) * stride + kSlices * kHeads * kRows);
   const dim3 grid(static_cast<unsigned>(tokens * ceil_div(plan.heads, kHeads)),
                   kWhole ? 1 : static_cast<unsigned>(plan.splits));
-  launch(attend_kernel<T, kWhole>, grid, kThreads, shared, stream, plan.rows, first, plan.heads,
+  launch(attend_kernel<T, kWhole>, grid, kThreads, shared, stream, plan.rows, turn_of(desc, args), first, plan.heads,
          desc.attrs.real(Attr::scale), args.input<float>(0), plan.states, args.output<float>(0));
 }
 
@@ -365,7 +365,7 @@ void append_latents(const OpDesc& desc, const Args& args, Stream& stream) {
   const LatentRows rows = latent_rows(desc, args, 1);
   launch(desc.cache_dtype == DType::bf16 ? append_kernel<uint16_t> : append_kernel<float>,
          static_cast<unsigned>(args.now.tokens), 128, 0, stream, args.cache.blocks, args.cache.block_stride, rows,
-         args.input<float>(1), args.input<float>(2));
+         turn_of(desc, args), args.input<float>(1), args.input<float>(2));
 }
 
 void fold_splits(const AttendPlan& plan, int64_t first, int64_t tokens, float* o, Stream& stream) {

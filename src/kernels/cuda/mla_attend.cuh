@@ -9,10 +9,16 @@
 
 #include "ir/cache_spec.h"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/turn.cuh"
 
 namespace moesaic::cuda::latents {
 
 constexpr int kMaxSplits = 64;
+
+// Channel d of a query of L + rope channels, its last ones turned.
+__device__ __forceinline__ float query_channel(const Turn& turn, const float* q, int L, int64_t t, int d) {
+  return d < L ? q[d] : turned(turn, q + L, t, d - L);
+}
 
 // Everything but q's and the output's arithmetic: where rows lie and which of them a token sees.
 struct LatentRows {
@@ -99,7 +105,7 @@ AttendPlan attend_plan(const OpDesc& desc, const Args& args, std::byte* workspac
 int64_t workspace_bytes(const OpDesc& desc, const DeviceInfo& device);
 const char* refuse_latents(const OpDesc& desc);
 
-// Writes the step's latents to the cache, rounded to its type.
+// Writes the step's latents and turned k_pe to the cache, rounded to its type.
 void append_latents(const OpDesc& desc, const Args& args, Stream& stream);
 // o[first..first + tokens) from the states of their splits.
 void fold_splits(const AttendPlan& plan, int64_t first, int64_t tokens, float* o, Stream& stream);

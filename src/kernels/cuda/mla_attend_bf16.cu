@@ -22,8 +22,8 @@ constexpr int64_t kWholeBlocks = 132;  // with so many (token, head group) pairs
 // weights [16 kTiles][64].
 template <int kTiles, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_kernel(LatentRows from, int64_t first_token, int64_t tokens, int heads, float scale, const float* q,
-                  SplitStates split_states, float* o) {
+    attend_kernel(LatentRows from, Turn turn, int64_t first_token, int64_t tokens, int heads, float scale,
+                  const float* q, SplitStates split_states, float* o) {
   after_previous();
   constexpr int kHeads = 16 * kTiles, kGroups = kWarps / kTiles, kValueTiles = 4 * kTiles;
   __shared__ const uint16_t* row_at[kRing][kRows];
@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int h = i / (stride / 2), d = i % (stride / 2) * 2;
     unsigned pair = 0;
     if (first_head + h < heads && d < width) {
-      const float* x = q + (t * heads + first_head + h) * width + d;
-      pair = pack_bf16(x[0], x[1]);
+      const float* x = q + (t * heads + first_head + h) * width;
+      pair = pack_bf16(query_channel(turn, x, from.L, t, d), query_channel(turn, x, from.L, t, d + 1));
     }
     *reinterpret_cast<unsigned*>(qs + swizzled::at(h, d / 8, stride) + d % 8) = pair;
   }
@@ -234,8 +234,8 @@ void attend(const OpDesc& desc, const Args& args, const AttendPlan& plan, int64_
       sizeof(uint16_t) * static_cast<size_t>((16 * kTiles + 2 * kRows) * stride + 16 * kTiles * kRows);
   const dim3 grid(static_cast<unsigned>(tokens * ceil_div(plan.heads, 16 * kTiles)),
                   kWhole ? 1 : static_cast<unsigned>(plan.splits));
-  launch(attend_kernel<kTiles, kWhole>, grid, kThreads, shared, stream, plan.rows, first, tokens, plan.heads,
-         desc.attrs.real(Attr::scale), args.input<float>(0), plan.states, args.output<float>(0));
+  launch(attend_kernel<kTiles, kWhole>, grid, kThreads, shared, stream, plan.rows, turn_of(desc, args), first, tokens,
+         plan.heads, desc.attrs.real(Attr::scale), args.input<float>(0), plan.states, args.output<float>(0));
 }
 
 template <int kTiles>

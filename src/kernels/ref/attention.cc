@@ -23,6 +23,16 @@ void rope_table(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   }
 }
 
+// x and y [2 * half], table [half, 2].
+void turn(const double* x, const double* table, int64_t half, bool interleaved, double sign, double* y) {
+  for (int64_t i = 0; i < half; ++i) {
+    const int64_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + half;
+    const double cosine = table[2 * i], sine = sign * table[2 * i + 1];
+    y[a] = x[a] * cosine - x[b] * sine;
+    y[b] = x[b] * cosine + x[a] * sine;
+  }
+}
+
 void rope(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const int64_t heads = desc.attrs.integer(Attr::heads), D = desc.attrs.integer(Attr::head_dim);
   const int64_t half = desc.in(1).type.dim(1).factor, begin = desc.attrs.integer(Attr::begin, 0);
@@ -30,15 +40,9 @@ void rope(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   const double sign = desc.attrs.integer(Attr::inverse, 0) != 0 ? -1 : 1;
   for (int64_t row = 0; row < args.now.tokens * heads; ++row) {
     const double* x = args.input<double>(0) + row * D;
-    const double* table = args.input<double>(1) + row / heads * half * 2;
     double* y = args.output<double>(0) + row * D;
     std::copy_n(x, D, y);
-    for (int64_t i = 0; i < half; ++i) {
-      const int64_t a = begin + (interleaved ? 2 * i : i), b = begin + (interleaved ? 2 * i + 1 : i + half);
-      const double cosine = table[2 * i], sine = sign * table[2 * i + 1];
-      y[a] = x[a] * cosine - x[b] * sine;
-      y[b] = x[b] * cosine + x[a] * sine;
-    }
+    turn(x + begin, args.input<double>(1) + row / heads * half * 2, half, interleaved, sign, y + begin);
   }
 }
 
@@ -87,16 +91,18 @@ void attend(const GqaCache& cache, int64_t sequence, int64_t first, int64_t last
 void gqa(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   const GqaCache cache{desc, args};
   const int64_t heads = desc.attrs.integer(Attr::heads), D = cache.D, group = heads / cache.kv_heads;
+  const std::vector<double> q = turned(desc, args, args.input<double>(0), heads, D);
+  const std::vector<double> k = turned(desc, args, args.input<double>(1), cache.kv_heads, D);
   stream.pool->run(cache.kv_heads, [&](int64_t kv_head, int) {
     for (int64_t t = 0; t < args.now.tokens; ++t) {  // in order: a ring's old rows are read before they are reused
       const int64_t sequence = args.batch->sequence_of[t], position = args.batch->positions[t];
-      for (int which = 0; which < 2; ++which)
-        std::copy_n(args.input<double>(1 + which) + (t * cache.kv_heads + kv_head) * D, D,
-                    cache.at(sequence, position, kv_head, which));
+      const int64_t row = (t * cache.kv_heads + kv_head) * D;
+      std::copy_n(k.data() + row, D, cache.at(sequence, position, kv_head, 0));
+      std::copy_n(args.input<double>(2) + row, D, cache.at(sequence, position, kv_head, 1));
       const int64_t first = cache.window > 0 ? std::max<int64_t>(0, position - cache.window + 1) : 0;
       for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        const double* sink = desc.inputs.size() > 3 ? args.input<double>(3) + head : nullptr;
-        attend(cache, sequence, first, position, kv_head, args.input<double>(0) + (t * heads + head) * D,
+        const double* sink = desc.inputs_before_table() > 3 ? args.input<double>(3) + head : nullptr;
+        attend(cache, sequence, first, position, kv_head, q.data() + (t * heads + head) * D,
                desc.attrs.number(Attr::scale), sink, args.output<double>(0) + (t * heads + head) * D);
       }
     }
@@ -104,6 +110,17 @@ void gqa(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
 }
 
 }  // namespace
+
+std::vector<double> turned(const OpDesc& desc, const Args& args, const double* x, int64_t heads, int64_t D) {
+  std::vector<double> y(x, x + args.now.tokens * heads * D);
+  if (desc.rotate() == Rotate::none) return y;
+  const int last = static_cast<int>(desc.inputs.size()) - 1;
+  const int64_t half = desc.in(last).type.dim(1).factor, begin = D - 2 * half;
+  for (int64_t row = 0; row < args.now.tokens * heads; ++row)
+    turn(x + row * D + begin, args.input<double>(last) + row / heads * half * 2, half,
+         desc.rotate() == Rotate::neighbours, 1, y.data() + row * D + begin);
+  return y;
+}
 
 const Kernel kRopeTable{.name = "rope_table.ref", .op = Op::rope_table, .backend = Backend::ref, .launch = rope_table};
 const Kernel kRope{.name = "rope.ref", .op = Op::rope, .backend = Backend::ref, .launch = rope};

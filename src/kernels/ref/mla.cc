@@ -29,7 +29,7 @@ struct LatentCache {
 std::vector<int64_t> visible(const OpDesc& desc, const Args& args, int input, int64_t t) {
   const int64_t own = args.batch->positions[t];
   std::vector<int64_t> out;
-  if (desc.inputs.size() <= static_cast<size_t>(input)) {
+  if (desc.inputs_before_table() <= static_cast<size_t>(input)) {
     for (int64_t p = 0; p <= own; ++p) out.push_back(p);
     return out;
   }
@@ -128,12 +128,13 @@ void mla_absorb(const OpDesc& desc, const Args& args, std::byte*, Stream& stream
 void mla_attend(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   const MlaSizes s(desc, desc.in(1).type.dim(1).factor);
   const LatentCache cache{args, s.L, s.rope};
-  cache.append(args.input<double>(1), args.input<double>(2));
+  cache.append(args.input<double>(1), turned(desc, args, args.input<double>(2), 1, s.rope).data());
+  const std::vector<double> queries = turned(desc, args, args.input<double>(0), s.heads, s.L + s.rope);
   stream.pool->run(args.now.tokens, [&](int64_t t, int) {
     const std::vector<int64_t> positions = visible(desc, args, 3, t);
     const int64_t sequence = args.batch->sequence_of[t];
     for (int64_t head = 0; head < s.heads; ++head) {
-      const double* q = args.input<double>(0) + (t * s.heads + head) * (s.L + s.rope);
+      const double* q = queries.data() + (t * s.heads + head) * (s.L + s.rope);
       std::vector<double> scores;
       for (int64_t p : positions) {
         double score = 0;

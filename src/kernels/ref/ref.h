@@ -9,6 +9,9 @@
 
 namespace moesaic::ref {
 
+// Rows x [T * heads, D], their last channels turned by the table in desc's last input (Attr::rotate), or as they are.
+std::vector<double> turned(const OpDesc& desc, const Args& args, const double* x, int64_t heads, int64_t D);
+
 // Element `i` (row-major) of a weight that is stored row_major.
 class WeightReader {
  public:
