@@ -18,17 +18,16 @@ void fill(const WeightMap& map, const Binding& binding, const ModelSource& sourc
   ThreadPool& pool = *device.stream().pool;
   const std::span<std::byte> memory{arena.data(), static_cast<size_t>(arena.bytes())};
   if (device.shares_host_memory()) {
-    if (source.shards) load_weights(map, binding, *source.shards, memory_sink(memory), pool, bar);
-    else fill_dummy_weights(map, memory, pool, bar);
-    return;
+    if (!source.shards) return fill_dummy_weights(map, memory, pool, bar);
+    MemorySink sink(memory);
+    return load_weights(map, binding, *source.shards, sink, pool, bar);
   }
   if (!source.shards) {
     fill_dummy_on_gpu(map, arena.data(), device.stream());
     return device.synchronize();
   }
-  ArenaUpload upload(device, arena.data(), std::min(kPieceBytes, map.bytes));
-  const ArenaSink sink = [&](int64_t offset, int64_t bytes) { return upload.room(offset, bytes); };
-  load_weights(map, binding, *source.shards, sink, pool, bar);
+  ArenaUpload upload(device, arena.data(), map.bytes);
+  load_weights(map, binding, *source.shards, upload, pool, bar);
   upload.finish();
 }
 

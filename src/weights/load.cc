@@ -1,5 +1,6 @@
 #include "weights/load.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -67,8 +68,7 @@ void load_table(const WeightSlot& slot, const WeightSource& source, std::byte* o
 
 class Loader {
  public:
-  Loader(const WeightSlot& slot, const WeightSource& source, const Shards& shards, const ArenaSink& arena,
-         ThreadPool& pool)
+  Loader(const WeightSlot& slot, const WeightSource& source, const Shards& shards, ArenaSink& arena, ThreadPool& pool)
       : slot_(slot), source_(source), shards_(shards), arena_(arena), pool_(pool), stack_(slot.spec.shape) {}
 
   void load() {
@@ -83,32 +83,44 @@ class Loader {
   // Memory for bytes of this weight.
   std::byte* room(int64_t offset, int64_t bytes) const {
     CHECK(bytes <= kPieceBytes, "a piece of {} bytes of {}", bytes, slot_.spec.name);
-    return arena_(slot_.offset + offset, bytes);
+    return arena_.room(slot_.offset + offset, bytes);
   }
 
   // Bytes as they are, from the checkpoint to `offset` within the weight. Neighbours travel together: see flush().
-  void copy(int64_t offset, const std::byte* from, int64_t bytes) {
-    if (offset != pending_start_ + pending_bytes_) flush();
-    if (pending_.empty()) pending_start_ = offset;
-    while (bytes > 0) {
-      const int64_t share = std::min({bytes, kShareBytes, kPieceBytes - pending_bytes_});
-      pending_.push_back({from, pending_bytes_, share});
-      pending_bytes_ += share, from += share, bytes -= share;
-      if (pending_bytes_ < kPieceBytes) continue;
-      const int64_t next = pending_start_ + pending_bytes_;
-      flush();
-      pending_start_ = next;
-    }
+  // `scales_of`: the expert whose MXFP4 scales they are.
+  void copy(int64_t offset, const std::byte* from, int64_t bytes, int64_t scales_of = -1) {
+    if (pending_.empty() || offset != pending_.back().offset + pending_.back().bytes) flush();
+    pending_.push_back({from, offset, bytes, scales_of});
   }
   void flush() {
     if (pending_.empty()) return;
-    std::byte* to = room(pending_start_, pending_bytes_);
-    pool_.run(std::ssize(pending_), [&](int64_t i, int) {
-      const Share& share = pending_[static_cast<size_t>(i)];
-      shards_.read(share.from, {to + share.offset, static_cast<size_t>(share.bytes)});
-    });
+    const int64_t start = pending_.front().offset, end = pending_.back().offset + pending_.back().bytes;
+    std::atomic<int64_t> bad{-1};  // a NaN scale, within the weight
+    arena_.write(slot_.offset + start, end - start, pool_,
+                 [&](int64_t at, std::span<std::byte> to) { read(start + at, to, bad); });
+    if (bad >= 0) fail_nan_at(bad);
     pending_.clear();
-    pending_bytes_ = 0;
+  }
+
+  size_t run_at(int64_t offset) const {
+    const auto after = std::upper_bound(pending_.begin(), pending_.end(), offset,
+                                        [](int64_t o, const Run& run) { return o < run.offset; });
+    return static_cast<size_t>(after - pending_.begin()) - 1;
+  }
+  // Bytes from `offset` of the weight on, out of the pending runs.
+  void read(int64_t offset, std::span<std::byte> to, std::atomic<int64_t>& bad) const {
+    for (size_t i = run_at(offset); !to.empty(); ++i) {
+      const Run& run = pending_[i];
+      const auto bytes = std::min(to.size(), static_cast<size_t>(run.offset + run.bytes - offset));
+      shards_.read(run.from + (offset - run.offset), to.first(bytes));
+      const void* nan = run.scales_of >= 0 ? std::memchr(to.data(), kE8m0Nan, bytes) : nullptr;
+      if (nan != nullptr) bad = offset + (static_cast<const std::byte*>(nan) - to.data());
+      offset += static_cast<int64_t>(bytes), to = to.subspan(bytes);
+    }
+  }
+  [[noreturn]] void fail_nan_at(int64_t offset) const {
+    const Run& run = pending_[run_at(offset)];
+    fail_nan(run.scales_of, (offset - run.offset) / (stack_.K / kMxGroup));
   }
 
   void load_matrices() {
@@ -159,11 +171,8 @@ class Loader {
 
   void load_mxfp4(int64_t e) {
     const int64_t groups = stack_.K / kMxGroup, count = stack_.N * groups, start = e * mxfp4_bytes(stack_.N, stack_.K);
-    const std::byte* scales = matrix(source_.scales, e, count);
     copy(start, matrix(source_.tensors, e, count * 16), count * 16);
-    copy(start + count * 16, scales, count);
-    const void* bad = std::memchr(scales, kE8m0Nan, static_cast<size_t>(count));
-    if (bad != nullptr) fail_nan(e, (static_cast<const std::byte*>(bad) - scales) / groups);
+    copy(start + count * 16, matrix(source_.scales, e, count), count, e);
   }
 
   [[noreturn]] void fail_nan(int64_t e, int64_t row) const {
@@ -225,28 +234,33 @@ class Loader {
   const WeightSlot& slot_;
   const WeightSource& source_;
   const Shards& shards_;
-  const ArenaSink& arena_;
+  ArenaSink& arena_;
   ThreadPool& pool_;
   const Stack stack_;
-  static constexpr int64_t kShareBytes = 256 << 10;  // that one thread copies at a time
-  struct Share {
+  struct Run {
     const std::byte* from;
-    int64_t offset, bytes;
+    int64_t offset, bytes, scales_of;
   };
-  std::vector<Share> pending_;
-  int64_t pending_start_ = 0, pending_bytes_ = 0;
+  std::vector<Run> pending_;  // each begins where the one before ends
 };
 
 }  // namespace
 
-ArenaSink memory_sink(std::span<std::byte> arena) {
-  return [arena](int64_t offset, int64_t bytes) {
-    CHECK(offset >= 0 && offset + bytes <= static_cast<int64_t>(arena.size()));
-    return arena.data() + offset;
-  };
+std::byte* MemorySink::room(int64_t offset, int64_t bytes) {
+  CHECK(offset >= 0 && offset + bytes <= static_cast<int64_t>(arena_.size()));
+  return arena_.data() + offset;
 }
 
-void load_weights(const WeightMap& map, const Binding& binding, const Shards& shards, const ArenaSink& arena,
+void MemorySink::write(int64_t offset, int64_t bytes, ThreadPool& pool,
+                       function_ref<void(int64_t at, std::span<std::byte> to)> read) {
+  std::byte* to = room(offset, bytes);
+  pool.run((bytes + kShareBytes - 1) / kShareBytes, [&](int64_t i, int) {
+    const int64_t at = i * kShareBytes;
+    read(at, {to + at, static_cast<size_t>(std::min(kShareBytes, bytes - at))});
+  });
+}
+
+void load_weights(const WeightMap& map, const Binding& binding, const Shards& shards, ArenaSink& arena,
                   ThreadPool& pool, Progress& progress) {
   CHECK(binding.complete());
   for (size_t i = 0; i < map.slots.size(); ++i) {

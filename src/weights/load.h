@@ -1,7 +1,6 @@
 // Filling the weight arena: from a checkpoint, packed as the kernels want it, or with random numbers.
 #pragma once
 
-#include <functional>
 #include <span>
 
 #include "base/progress.h"
@@ -11,15 +10,36 @@
 
 namespace moesaic {
 
-// Where loaded bytes go: memory for bytes [offset, offset + bytes) of the arena, never more than kPieceBytes. They are
-// complete when the next piece is asked for, or when load_weights() returns.
-using ArenaSink = std::function<std::byte*(int64_t offset, int64_t bytes)>;
 constexpr int64_t kPieceBytes = 16 << 20;
-ArenaSink memory_sink(std::span<std::byte> arena);
+constexpr int64_t kShareBytes = 256 << 10;  // that one thread copies at a time
+
+// Where loaded bytes go.
+class ArenaSink {
+ public:
+  virtual ~ArenaSink() = default;
+  // Memory for bytes [offset, offset + bytes) of the arena, at most kPieceBytes. They are complete when the sink is
+  // asked for anything else, or when load_weights() returns.
+  virtual std::byte* room(int64_t offset, int64_t bytes) = 0;
+  // Any number of bytes: read(at, to) writes those from offset + at on, for shares of kShareBytes and on all threads of
+  // the pool; it must not throw.
+  virtual void write(int64_t offset, int64_t bytes, ThreadPool& pool,
+                     function_ref<void(int64_t at, std::span<std::byte> to)> read) = 0;
+};
+
+class MemorySink : public ArenaSink {
+ public:
+  explicit MemorySink(std::span<std::byte> arena) : arena_(arena) {}
+  std::byte* room(int64_t offset, int64_t bytes) override;
+  void write(int64_t offset, int64_t bytes, ThreadPool& pool,
+             function_ref<void(int64_t at, std::span<std::byte> to)> read) override;
+
+ private:
+  std::span<std::byte> arena_;
+};
 
 // Copies every weight into the arena (map.bytes long). Mapped pages are dropped as soon as they are packed, so that
 // resident memory stays near the packed size. Throws Error(data_loss) naming the tensor when a scale is NaN (0xFF).
-void load_weights(const WeightMap& map, const Binding& binding, const Shards& shards, const ArenaSink& arena,
+void load_weights(const WeightMap& map, const Binding& binding, const Shards& shards, ArenaSink& arena,
                   ThreadPool& pool, Progress& progress);
 
 // Fills the arena with random weights of the same formats: normal with deviation 1/sqrt(K), MXFP4 codes uniform with

@@ -190,9 +190,8 @@ std::vector<float> tower_rows(const TensorMap& source, Backend backend, const Im
   compile_options.device = device->info();
   VisionTower tower(std::move(graph), compile_options, vision.merge, *device);
   Progress progress("", 0, ProgressUnit::bytes, false);
-  load_weights(tower.weight_map(), binding, shards,
-               memory_sink({tower.weights().data(), static_cast<size_t>(tower.weights().bytes())}),
-               *device->stream().pool, progress);
+  MemorySink sink({tower.weights().data(), static_cast<size_t>(tower.weights().bytes())});
+  load_weights(tower.weight_map(), binding, shards, sink, *device->stream().pool, progress);
   return tower.encode(image, *device);
 }
 

@@ -49,9 +49,8 @@ inline std::vector<double> logits_of(TensorMap tensors, const std::function<void
   loaded.max_model_len = tokens;
   loaded.blocks = loaded.slots = 1;
   Progress progress("", 0, ProgressUnit::bytes, false);
-  load_weights(loaded.compiled.weights, binding, shards,
-               memory_sink({loaded.weights.data(), static_cast<size_t>(loaded.weights.bytes())}),
-               *loaded.device->stream().pool, progress);
+  MemorySink sink({loaded.weights.data(), static_cast<size_t>(loaded.weights.bytes())});
+  load_weights(loaded.compiled.weights, binding, shards, sink, *loaded.device->stream().pool, progress);
   return forward(loaded, {ids}).named.back().second.values;
 }
 
