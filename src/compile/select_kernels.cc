@@ -86,9 +86,20 @@ bool reads(const std::vector<Value>& inputs, const std::vector<Value>& outputs) 
   return std::find_first_of(inputs.begin(), inputs.end(), outputs.begin(), outputs.end(), same) != inputs.end();
 }
 
+// A step and the one behind it, which reads what it wrote.
+bool join_next(Lowered& lowered, size_t i) {
+  std::vector<Step>& steps = lowered.plan.steps;
+  if (!steps[i].kernel->then || i + 1 == steps.size() || steps[i + 1].desc.op != *steps[i].kernel->then) return false;
+  if (!reads(lowered.inputs[i + 1], lowered.outputs[i])) return false;
+  steps[i].together = 2;
+  steps[i + 1].together = 0;
+  return true;
+}
+
 void join_steps(Lowered& lowered) {
   std::vector<Step>& steps = lowered.plan.steps;
   for (size_t i = 0; i < steps.size(); i += static_cast<size_t>(steps[i].together)) {
+    if (join_next(lowered, i)) continue;
     for (size_t j = i + 1; j < std::min(steps.size(), i + kMostTogether); ++j) {
       if (!belong_together(steps[i], steps[j], lowered.inputs[i], lowered.inputs[j])) break;
       const auto read_by_j = [&](const std::vector<Value>& outputs) { return reads(lowered.inputs[j], outputs); };

@@ -1,6 +1,7 @@
 // Kernel: a value that says which op it implements, why it would refuse, what it needs and how to launch it.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -103,10 +104,12 @@ struct Kernel {
   // Scratch for the largest step; the planner reserves the maximum over all steps, once.
   int64_t (*workspace_bytes)(const OpDesc& desc, const DeviceInfo& device) = nullptr;
   void (*launch)(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& stream) = nullptr;
-  // Where a launch can do the work of several steps that do not read each other's outputs: as `launch` on each of them,
-  // at most kMostTogether. Null: it cannot.
+  // Where a launch can do the work of several steps: as `launch` on each of them in turn. Null: it cannot. The steps
+  // are up to kMostTogether of this kernel that do not read each other's outputs or, where `then` is set, one of this
+  // kernel and the step right behind it, of that op, which reads its output.
   void (*launch_together)(std::span<const OpDesc* const> descs, std::span<const Args> args, std::byte* workspace,
                           Stream& stream) = nullptr;
+  std::optional<Op> then = std::nullopt;
 };
 constexpr size_t kMostTogether = 4;
 

@@ -191,5 +191,114 @@ TEST_F(Together, RopesThatDifferAreLaunchedInTurn) {
   EXPECT_EQ(run_together(kernel, tests, 1), run_each(kernel, tests));
 }
 
+// ---- a step and the one that reads its output
+
+struct Chain {
+  const Kernel *first, *second;
+  OpDesc descs[2];
+  std::vector<std::vector<std::byte>> inputs;   // of both
+  std::vector<int> in[2];                       // of each step: input i, or output -1 - i
+  std::vector<std::vector<std::byte>> outputs;  // of both
+  std::vector<int> out[2];
+  Bounds now;
+  int32_t live_tokens = 0;
+};
+
+std::vector<std::vector<std::byte>> run_chain(Chain chain, bool together) {
+  Device& device = test_device(Backend::cuda);
+  Mirror mirror(Backend::cuda);
+  std::vector<std::byte*> inputs, outputs;
+  for (auto& bytes : chain.inputs) inputs.push_back(mirror.of(bytes, false));
+  for (auto& bytes : chain.outputs) outputs.push_back(mirror.of(bytes, true));
+  BatchView batch;
+  batch.live_tokens =
+      reinterpret_cast<const int32_t*>(mirror.of(std::as_writable_bytes(std::span(&chain.live_tokens, 1)), false));
+  std::vector<std::byte*> in[2], out[2];
+  std::vector<Args> args;
+  for (int i = 0; i < 2; ++i) {
+    for (int at : chain.in[i])
+      in[i].push_back(at >= 0 ? inputs[static_cast<size_t>(at)] : outputs[static_cast<size_t>(-1 - at)]);
+    for (int at : chain.out[i]) out[i].push_back(outputs[static_cast<size_t>(at)]);
+    args.push_back({.in = in[i], .out = out[i], .now = chain.now, .batch = &batch, .cache = {}});
+  }
+  Buffer workspace = device.allocate(1 << 20, "a test's workspace");
+  const std::vector<const OpDesc*> descs = {&chain.descs[0], &chain.descs[1]};
+  if (together) {
+    chain.first->launch_together(descs, args, workspace.data(), device.stream());
+  } else {
+    chain.first->launch(chain.descs[0], args[0], workspace.data(), device.stream());
+    chain.second->launch(chain.descs[1], args[1], workspace.data(), device.stream());
+  }
+  mirror.finish();
+  return chain.outputs;
+}
+
+std::vector<std::byte> bytes_of(int64_t floats) {
+  return std::vector<std::byte>(static_cast<size_t>(floats) * 4, std::byte{0xA5});
+}
+
+Chain route_chain(Rng& rng, int64_t T, int64_t E, int64_t k, const Attrs& attrs) {
+  const Bounds now{T, 0};
+  KernelCase route = make_case("", Op::route, attrs, {normal_operand(rng, {Symbol::T, E}, now)}, now);
+  std::vector<int32_t> none(static_cast<size_t>(T * k), 0);
+  KernelCase dispatch = make_case("", Op::dispatch, {{Attr::experts, static_cast<double>(E)}},
+                                  {integer_operand({Symbol::T, k}, none)}, now);
+  return {.first = &kernel_named("route.cuda"),
+          .second = &kernel_named("dispatch.cuda"),
+          .descs = {route.desc, dispatch.desc},
+          .inputs = {memory_of(route.steps[0].inputs[0])},
+          .in = {{0}, {-2}},
+          .outputs = {bytes_of(T * k), bytes_of(T * k), bytes_of(T * k), bytes_of(E + 1), bytes_of(T * k)},
+          .out = {{0, 1}, {2, 3, 4}},
+          .now = now,
+          .live_tokens = static_cast<int32_t>(T - T / 3)};
+}
+
+TEST_F(Together, RouteAndTheDispatchBehindIt) {
+  const Attrs grouped{{Attr::top_k, 8},     {Attr::scoring, static_cast<double>(Scoring::sigmoid)},
+                      {Attr::groups, 8},    {Attr::top_groups, 4},
+                      {Attr::normalize, 1}, {Attr::routed_scale, 2.5}};
+  for (int64_t T : {0, 1, 3, 16, 17, 40}) {
+    for (auto [E, k] : {std::pair<int64_t, int64_t>{32, 4}, {128, 4}, {384, 8}, {512, 32}, {896, 16}}) {
+      const Chain chain = route_chain(rng, T, E, k, {{Attr::top_k, static_cast<double>(k)}});
+      EXPECT_EQ(run_chain(chain, true), run_chain(chain, false)) << T << " tokens, " << E << " experts";
+    }
+    const Chain chain = route_chain(rng, T, 256, 8, grouped);
+    EXPECT_EQ(run_chain(chain, true), run_chain(chain, false)) << T << " tokens, groups";
+  }
+}
+
+// x, or what is combined, as the first operand of the sum.
+Chain combine_chain(Rng& rng, int64_t T, int64_t k, int64_t H, bool combined_first) {
+  const Bounds now{T, 0};
+  const TestOperand y = normal_operand(rng, {Dim(Symbol::T, k), H}, now),
+                    weights = normal_operand(rng, {Symbol::T, k}, now);
+  std::vector<int32_t> places;
+  for (int64_t i = 0; i < T * k; ++i) places.push_back(static_cast<int32_t>(rng.below(T * k + 1)) - 1);
+  const TestOperand at = integer_operand({Dim(Symbol::T, k)}, places), x = normal_operand(rng, {Symbol::T, H}, now);
+  const TestOperand weight = vector_operand(rng, {H}, 0.2, 1);
+  const KernelCase combine = make_case("", Op::combine, {}, {y, at, weights}, now);
+  const KernelCase norm = make_case("", Op::add_rms_norm, {{Attr::eps, 1e-5}}, {x, x, weight}, now);
+  std::vector<std::byte> place_bytes(places.size() * 4);
+  if (!places.empty()) std::memcpy(place_bytes.data(), places.data(), place_bytes.size());
+  return {.first = &kernel_named("combine.cuda"),
+          .second = &kernel_named("add_rms_norm.cuda"),
+          .descs = {combine.desc, norm.desc},
+          .inputs = {memory_of(y), place_bytes, memory_of(weights), memory_of(x), memory_of(weight)},
+          .in = {{0, 1, 2}, combined_first ? std::vector<int>{-1, 3, 4} : std::vector<int>{3, -1, 4}},
+          .outputs = {bytes_of(T * H), bytes_of(T * H), bytes_of(T * H)},
+          .out = {{0}, {1, 2}},
+          .now = now};
+}
+
+TEST_F(Together, CombineAndTheNormBehindIt) {
+  for (int64_t T : {0, 1, 5, 70})
+    for (int64_t H : {64, 2880, 7168, 2877})
+      for (int64_t k : {1, 4, 9}) {
+        const Chain chain = combine_chain(rng, T, k, H, k == 4);
+        EXPECT_EQ(run_chain(chain, true), run_chain(chain, false)) << T << " tokens, k " << k << ", H " << H;
+      }
+}
+
 }  // namespace
 }  // namespace moesaic

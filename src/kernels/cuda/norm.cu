@@ -1,6 +1,7 @@
 // Norms over rows: short rows (heads) take a warp each, long ones a block. Sums run in a fixed order, so that a row's
 // result does not depend on the others.
 #include "kernels/cuda/activations.cuh"
+#include "kernels/cuda/combine.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -42,11 +43,12 @@ struct RmsNorm {
   int64_t rows;
   int D;
   float *sum = nullptr, *y;  // x + addend goes to `sum`
+  Combine combine = {};      // where its y is not null, what comes of it is the addend
 };
 
 // y[row] = weight * v / sqrt(mean(v^2) + eps) * sigmoid(gate[row]) with v = x[row] + addend[row]. kOnRow threads a row,
 // which keep kKept units of kWide elements each in registers: D <= kOnRow * kWide * kKept.
-template <int kOnRow, int kWide, int kKept>
+template <int kOnRow, int kWide, int kKept, bool kCombine = false>
 __global__ void rms_norm_kernel(RmsNorm a) {
   after_previous();
   __shared__ float scratch[kWarp];
@@ -60,12 +62,18 @@ __global__ void rms_norm_kernel(RmsNorm a) {
     if (i < a.D) kept[u] = load_floats<kWide>(a.x + at + i);
     else kept[u] = {};
   }
-  if (a.addend != nullptr) {
+  if (kCombine || a.addend != nullptr) {
 #pragma unroll
     for (int u = 0; u < kKept; ++u) {
       const int i = first + u * kOnRow * kWide;
       if (i >= a.D) continue;
-      const Floats<kWide> more = load_floats<kWide>(a.addend + at + i);
+      Floats<kWide> more;
+      if constexpr (kCombine) {
+        more = combined<kWide>(a.combine, row, a.D, i);
+        store_floats<kWide>(a.combine.out + at + i, more);
+      } else {
+        more = load_floats<kWide>(a.addend + at + i);
+      }
       for (int j = 0; j < kWide; ++j) kept[u].v[j] += more.v[j];
       store_floats<kWide>(a.sum + at + i, kept[u]);
     }
@@ -331,6 +339,21 @@ constexpr Kernel plain(const char* name, Op op, decltype(Kernel::launch) launch)
 }
 
 }  // namespace
+
+bool combine_and_norm(const Combine& c, const OpDesc& norm, const Args& args, Stream& stream) {
+  RmsNorm a = norm_of(norm, args, 1);
+  a.x = args.input<float>(args.input<float>(0) == c.out ? 1 : 0);
+  a.weight = args.input<float>(2);
+  a.sum = args.output<float>(0);
+  a.y = args.output<float>(1);
+  a.combine = c;
+  const bool fours = in_fours(a.D, a.x, a.weight, a.sum, a.y, c.y, c.out);
+  if (!fours || a.D <= kShortRow || a.D > kThreads * 4 * 8) return false;
+  auto* kernel =
+      a.D <= kThreads * 4 * 4 ? rms_norm_kernel<kThreads, 4, 4, true> : rms_norm_kernel<kThreads, 4, 8, true>;
+  launch(kernel, static_cast<unsigned>(a.rows), kThreads, 0, stream, a);
+  return true;
+}
 
 const Kernel kRmsNorm = plain("rms_norm.cuda", Op::rms_norm, rms_norm);
 const Kernel kAddRmsNorm = plain("add_rms_norm.cuda", Op::add_rms_norm, add_rms_norm);

@@ -1,6 +1,7 @@
 // route, dispatch, combine: who computes a token, in which order, and the sum of what came out. A token's route and
 // combination do not depend on the other tokens; dispatch places rows by prefix sums, never in order of arrival.
 #include "kernels/cuda/activations.cuh"
+#include "kernels/cuda/combine.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -26,6 +27,9 @@ struct Route {
   float scale;
   float* weights;  // [T, k]
   int32_t* ids;    // [T, k]
+
+  // Floats of shared memory that a warp needs.
+  __host__ __device__ int warp_values() const { return groups > 1 ? E + 2 * groups : 0; }
 };
 
 // The order of experts, above 0: NaN as -inf.
@@ -124,9 +128,8 @@ __device__ void mask_groups(const Route& a, const float* values, unsigned* scrat
 // What experts are chosen by. A softmax that nothing is added to keeps the order of its logits, without their rounding;
 // after a NaN all its scores are NaN.
 template <int kSlots>
-__device__ void set_keys(const Route& a, const float (&logit)[kSlots], const Softmax& over, int lane,
+__device__ void set_keys(const Route& a, const float (&logit)[kSlots], const Softmax& over, int lane, float* values,
                          Slots<kSlots>& slots) {
-  float* values = dynamic_shared<float>() + static_cast<int>(threadIdx.y) * (a.E + 2 * a.groups);
   const bool by_logit = a.scoring == Scoring::softmax_chosen || (a.scoring == Scoring::softmax && a.bias == nullptr &&
                                                                  a.groups == 1 && over.total == over.total);
 #pragma unroll
@@ -144,13 +147,10 @@ __device__ void set_keys(const Route& a, const float (&logit)[kSlots], const Sof
   mask_groups(a, values, reinterpret_cast<unsigned*>(values + a.E), lane, slots);
 }
 
-// A warp a token; lane j ends up with choice j. E <= 32 * kSlots, k <= 32.
+// Token t, by a warp; lane j ends up with choice j. `values`: shared memory of the warp where there are groups.
+// E <= 32 * kSlots, k <= 32.
 template <int kSlots>
-__global__ void __launch_bounds__(128) route_kernel(Route a) {
-  after_previous();
-  const int lane = static_cast<int>(threadIdx.x);
-  const int64_t t = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if (t >= a.T) return;
+__device__ __forceinline__ void route_token(const Route& a, int64_t t, int lane, float* values) {
   const float* logits = a.logits + t * a.E;
   float logit[kSlots];
 #pragma unroll
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(128) route_kernel(Route a) {
     if (lane < a.k) id = a.table[static_cast<int64_t>(a.token_ids[t]) * a.k + lane];
   } else {
     Slots<kSlots> slots;
-    set_keys(a, logit, over, lane, slots);
+    set_keys(a, logit, over, lane, values, slots);
     slots.find_best();
     for (int j = 0; j < a.k; ++j) {
       const int taken = slots.take(lane);
@@ -177,6 +177,16 @@ __global__ void __launch_bounds__(128) route_kernel(Route a) {
   if (lane >= a.k) return;
   a.weights[t * a.k + lane] = score / divisor * a.scale;
   a.ids[t * a.k + lane] = a.live != nullptr && t >= *a.live ? -1 : id;
+}
+
+// A warp a token.
+template <int kSlots>
+__global__ void __launch_bounds__(128) route_kernel(Route a) {
+  after_previous();
+  const int warp = static_cast<int>(threadIdx.y);
+  const int64_t t = static_cast<int64_t>(blockIdx.x) * blockDim.y + warp;
+  if (t < a.T)
+    route_token<kSlots>(a, t, static_cast<int>(threadIdx.x), dynamic_shared<float>() + warp * a.warp_values());
 }
 
 const char* refuse_route(const OpDesc& desc, const DeviceInfo& device) {
@@ -212,7 +222,7 @@ Route route_of(const OpDesc& desc, const Args& args) {
 void route(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
   const Route a = route_of(desc, args);
   const unsigned warps = a.T > 1024 ? 4 : 1;  // a decode step spreads its few tokens over the device
-  const size_t shared = a.groups > 1 ? warps * static_cast<size_t>(a.E + 2 * a.groups) * 4 : 0;
+  const size_t shared = warps * static_cast<size_t>(a.warp_values()) * 4;
   auto* kernel = route_kernel<32>;
   if (a.E <= 128) kernel = route_kernel<4>;
   else if (a.E <= 256) kernel = route_kernel<8>;
@@ -224,7 +234,8 @@ void route(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
 // ---- dispatch
 
 constexpr int64_t kOneBlockRows = 8192, kChunkRows = 2048;
-constexpr int kCountThreads = 256, kMostSteps = 8;  // a warp places up to 8 * 32 rows
+constexpr int kCountThreads = 256, kMostSteps = 8;                  // a warp places up to 8 * 32 rows
+constexpr int kFewThreads = 512, kFewTokens = kFewThreads / kWarp;  // that one launch routes and places
 
 struct Dispatch {
   const int32_t* ids;  // [R]: expert of row r, slot r % k of token r / k; none where it is not in [0, E)
@@ -253,8 +264,7 @@ __global__ void count_rows_kernel(Dispatch a) {
 
 // Places the rows of a chunk: after those of lower experts, of earlier blocks, of earlier warps and of lower lanes with
 // the same expert. Warp w has rows [w, w + 1) * span of the chunk, in order. At least E threads.
-__global__ void __launch_bounds__(1024) place_rows_kernel(Dispatch a) {
-  after_previous();
+__device__ __forceinline__ void place_rows(const Dispatch& a) {
   int* base = dynamic_shared<int>();                    // [E] where this block's rows of an expert begin
   int *scratch = base + a.E, &placed = scratch[kWarp];  // [32]; rows of all experts
   auto* counts =
@@ -325,6 +335,21 @@ __global__ void __launch_bounds__(1024) place_rows_kernel(Dispatch a) {
   }
 }
 
+__global__ void __launch_bounds__(1024) place_rows_kernel(Dispatch a) {
+  after_previous();
+  place_rows(a);
+}
+
+// Routes a token a warp, then places the rows of all: one block.
+template <int kSlots>
+__global__ void __launch_bounds__(kFewThreads) route_few_kernel(Route route, Dispatch dispatch) {
+  after_previous();
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (warp < route.T) route_token<kSlots>(route, warp, lane, dynamic_shared<float>() + warp * route.warp_values());
+  __syncthreads();
+  place_rows(dispatch);
+}
+
 int64_t dispatch_blocks(int64_t rows) {
   return rows <= kOneBlockRows ? 1 : ceil_div(rows, kChunkRows);
 }
@@ -339,82 +364,108 @@ const char* refuse_dispatch(const OpDesc& desc, const DeviceInfo& device) {
   return refuse_types(desc, device);
 }
 
-void dispatch(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& stream) {
+Dispatch dispatch_of(const OpDesc& desc, const Args& args, std::byte* workspace) {
   const int64_t k = width_of(desc.in(0)), R = args.now.tokens * k, blocks = dispatch_blocks(R);
-  const auto E = static_cast<int>(desc.attrs.integer(Attr::experts));
   const int64_t chunk = blocks > 1 ? kChunkRows : ceil_div(std::max(R, int64_t{1}), int64_t{kWarp}) * kWarp;
-  Dispatch a{.ids = args.input<int32_t>(0),
-             .R = static_cast<int>(R),
-             .k = static_cast<int>(k),
-             .E = E,
-             .chunk = static_cast<int>(chunk),
-             .warps = static_cast<int>(std::min(chunk / kWarp, int64_t{kWarp})),
-             .counts = blocks > 1 ? reinterpret_cast<int*>(workspace) : nullptr,
-             .rows = args.output<int32_t>(0),
-             .offsets = args.output<int32_t>(1),
-             .places = args.output<int32_t>(2)};
-  const auto grid = static_cast<unsigned>(blocks);
-  const auto experts = static_cast<size_t>(E), threads = ceil_div(experts, size_t{kWarp}) * kWarp;
-  if (blocks > 1) launch(count_rows_kernel, grid, kCountThreads, experts * 4, stream, a);
-  const auto warps = static_cast<size_t>(a.warps);
-  launch(place_rows_kernel, grid, static_cast<unsigned>(std::max(threads, warps * kWarp)),
-         (experts + kWarp + 1) * 4 + warps * experts * 2, stream, a);
+  return {.ids = args.input<int32_t>(0),
+          .R = static_cast<int>(R),
+          .k = static_cast<int>(k),
+          .E = static_cast<int>(desc.attrs.integer(Attr::experts)),
+          .chunk = static_cast<int>(chunk),
+          .warps = static_cast<int>(std::min(chunk / kWarp, int64_t{kWarp})),
+          .counts = blocks > 1 ? reinterpret_cast<int*>(workspace) : nullptr,
+          .rows = args.output<int32_t>(0),
+          .offsets = args.output<int32_t>(1),
+          .places = args.output<int32_t>(2)};
+}
+
+size_t place_shared(const Dispatch& a) {
+  const auto experts = static_cast<size_t>(a.E);
+  return (experts + kWarp + 1) * 4 + static_cast<size_t>(a.warps) * experts * 2;
+}
+
+void dispatch(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& stream) {
+  const Dispatch a = dispatch_of(desc, args, workspace);
+  const auto grid = static_cast<unsigned>(dispatch_blocks(a.R));
+  const int threads = ceil_div(a.E, kWarp) * kWarp;
+  if (grid > 1) launch(count_rows_kernel, grid, kCountThreads, static_cast<size_t>(a.E) * 4, stream, a);
+  launch(place_rows_kernel, grid, static_cast<unsigned>(std::max(threads, a.warps * kWarp)), place_shared(a), stream,
+         a);
+}
+
+// With the dispatch behind it.
+void route_then_dispatch(std::span<const OpDesc* const> descs, std::span<const Args> args, std::byte* workspace,
+                         Stream& stream) {
+  const Route r = route_of(*descs[0], args[0]);
+  const Dispatch d = dispatch_of(*descs[1], args[1], workspace);
+  const size_t shared = std::max(place_shared(d), static_cast<size_t>(kFewTokens * r.warp_values()) * 4);
+  if (r.T == 0 || r.T > kFewTokens || d.warps * kWarp > kFewThreads || r.E > kFewThreads) {
+    route(*descs[0], args[0], workspace, stream);
+    return dispatch(*descs[1], args[1], workspace, stream);
+  }
+  auto* kernel = route_few_kernel<16>;
+  if (r.E <= 128) kernel = route_few_kernel<4>;
+  else if (r.E <= 256) kernel = route_few_kernel<8>;
+  launch(kernel, 1, kFewThreads, shared, stream, r, d);
 }
 
 // ---- combine
 
-// out[t] = sum over j of weights[t, j] * y[places[t, j]], j ascending; slots without a place add nothing. y [R, H]. A
-// thread has kWide columns of a token and keeps several rows in flight.
+// A thread has kWide columns of a token.
 template <int kWide>
-__global__ void combine_kernel(const float* y, const int32_t* places, const float* weights, int64_t T, int k, int H,
-                               float* out) {
+__global__ void combine_kernel(Combine c, int64_t T, int H) {
   after_previous();
-  constexpr int kRows = 8;
   const RowUnit at = row_unit();
   const int h = at.unit * kWide;
   if (at.row >= T || h >= H) return;
-  places += at.row * k, weights += at.row * k;
-  Floats<kWide> sum{};
-  for (int first = 0; first < k; first += kRows) {
-    Floats<kWide> row[kRows];
-    float weight[kRows];
-    bool real[kRows];
-#pragma unroll
-    for (int j = 0; j < kRows; ++j) {
-      const int place = first + j < k ? places[first + j] : -1;
-      real[j] = place >= 0;
-      weight[j] = real[j] ? weights[first + j] : 0;
-      if (real[j]) row[j] = load_floats<kWide>(y + static_cast<int64_t>(place) * H + h);
-    }
-#pragma unroll
-    for (int j = 0; j < kRows; ++j)
-      if (real[j])
-        for (int i = 0; i < kWide; ++i) sum.v[i] = __fmaf_rn(weight[j], row[j].v[i], sum.v[i]);
-  }
-  store_floats<kWide>(out + at.row * H + h, sum);
+  store_floats<kWide>(c.out + at.row * H + h, combined<kWide>(c, at.row, H, h));
+}
+
+Combine combine_of(const OpDesc& desc, const Args& args) {
+  return {.y = args.input<float>(0),
+          .places = args.input<int32_t>(1),
+          .weights = args.input<float>(2),
+          .k = static_cast<int>(width_of(desc.in(2))),
+          .out = args.output<float>(0)};
 }
 
 void combine(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
-  const int64_t H = width_of(desc.out(0)), k = width_of(desc.in(2)), T = args.now.tokens;
-  const float* y = args.input<float>(0);
-  float* out = args.output<float>(0);
-  const bool fours = in_fours(H, y, out);
+  const Combine c = combine_of(desc, args);
+  const int64_t H = width_of(desc.out(0)), T = args.now.tokens;
+  const bool fours = in_fours(H, c.y, c.out);
   const RowGrid g = row_grid(T, fours ? H / 4 : H);
-  launch(fours ? combine_kernel<4> : combine_kernel<1>, g.grid, g.block, 0, stream, y, args.input<int32_t>(1),
-         args.input<float>(2), T, static_cast<int>(k), static_cast<int>(H), out);
+  launch(fours ? combine_kernel<4> : combine_kernel<1>, g.grid, g.block, 0, stream, c, T, static_cast<int>(H));
+}
+
+// With the add_rms_norm behind it.
+void combine_then_norm(std::span<const OpDesc* const> descs, std::span<const Args> args, std::byte* workspace,
+                       Stream& stream) {
+  if (combine_and_norm(combine_of(*descs[0], args[0]), *descs[1], args[1], stream)) return;
+  combine(*descs[0], args[0], workspace, stream);
+  kAddRmsNorm.launch(*descs[1], args[1], workspace, stream);
 }
 
 }  // namespace
 
-const Kernel kRoute{
-    .name = "route.cuda", .op = Op::route, .backend = Backend::cuda, .refuse = refuse_route, .launch = route};
+const Kernel kRoute{.name = "route.cuda",
+                    .op = Op::route,
+                    .backend = Backend::cuda,
+                    .refuse = refuse_route,
+                    .launch = route,
+                    .launch_together = route_then_dispatch,
+                    .then = Op::dispatch};
 const Kernel kDispatch{.name = "dispatch.cuda",
                        .op = Op::dispatch,
                        .backend = Backend::cuda,
                        .refuse = refuse_dispatch,
                        .workspace_bytes = dispatch_workspace,
                        .launch = dispatch};
-const Kernel kCombine{
-    .name = "combine.cuda", .op = Op::combine, .backend = Backend::cuda, .refuse = refuse_types, .launch = combine};
+const Kernel kCombine{.name = "combine.cuda",
+                      .op = Op::combine,
+                      .backend = Backend::cuda,
+                      .refuse = refuse_types,
+                      .launch = combine,
+                      .launch_together = combine_then_norm,
+                      .then = Op::add_rms_norm};
 
 }  // namespace moesaic::cuda
