@@ -63,18 +63,20 @@ __global__ void rms_norm_kernel(RmsNorm a) {
     else kept[u] = {};
   }
   if (kCombine || a.addend != nullptr) {
+    Floats<kWide> more[kKept];  // all on their way before anything is stored
 #pragma unroll
     for (int u = 0; u < kKept; ++u) {
       const int i = first + u * kOnRow * kWide;
       if (i >= a.D) continue;
-      Floats<kWide> more;
-      if constexpr (kCombine) {
-        more = combined<kWide>(a.combine, row, a.D, i);
-        store_floats<kWide>(a.combine.out + at + i, more);
-      } else {
-        more = load_floats<kWide>(a.addend + at + i);
-      }
-      for (int j = 0; j < kWide; ++j) kept[u].v[j] += more.v[j];
+      if constexpr (kCombine) more[u] = combined<kWide>(a.combine, row, a.D, i);
+      else more[u] = load_floats<kWide>(a.addend + at + i);
+    }
+#pragma unroll
+    for (int u = 0; u < kKept; ++u) {
+      const int i = first + u * kOnRow * kWide;
+      if (i >= a.D) continue;
+      if constexpr (kCombine) store_floats<kWide>(a.combine.out + at + i, more[u]);
+      for (int j = 0; j < kWide; ++j) kept[u].v[j] += more[u].v[j];
       store_floats<kWide>(a.sum + at + i, kept[u]);
     }
   }

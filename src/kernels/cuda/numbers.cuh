@@ -20,6 +20,19 @@ __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
 #endif
 }
 
+// Four as bytes of E4M3, the first lowest: to nearest, ties to even, saturating.
+__device__ __forceinline__ unsigned pack_e4m3(float a, float b, float c, float d) {
+#ifdef MOESAIC_EMULATED_CUDA
+  return float_to_e4m3(a) | static_cast<unsigned>(float_to_e4m3(b)) << 8 |
+         static_cast<unsigned>(float_to_e4m3(c)) << 16 | static_cast<unsigned>(float_to_e4m3(d)) << 24;
+#else
+  unsigned short low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  return static_cast<unsigned>(high) << 16 | low;
+#endif
+}
+
 // 2^(code - 127); 255 is NaN.
 __device__ __forceinline__ float e8m0_to_f32(uint8_t code) {
   return code == 0     ? __uint_as_float(0x00400000u)

@@ -147,10 +147,10 @@ __device__ void set_keys(const Route& a, const float (&logit)[kSlots], const Sof
   mask_groups(a, values, reinterpret_cast<unsigned*>(values + a.E), lane, slots);
 }
 
-// Token t, by a warp; lane j ends up with choice j. `values`: shared memory of the warp where there are groups.
-// E <= 32 * kSlots, k <= 32.
+// Token t, by a warp; lane j returns choice j, -1 of padding. `values`: shared memory of the warp where there are
+// groups. E <= 32 * kSlots, k <= 32.
 template <int kSlots>
-__device__ __forceinline__ void route_token(const Route& a, int64_t t, int lane, float* values) {
+__device__ __forceinline__ int route_token(const Route& a, int64_t t, int lane, float* values) {
   const float* logits = a.logits + t * a.E;
   float logit[kSlots];
 #pragma unroll
@@ -174,9 +174,9 @@ __device__ __forceinline__ void route_token(const Route& a, int64_t t, int lane,
   const float score = lane < a.k ? score_of(a.scoring, chosen, over) : 0;
   float divisor = a.normalize ? warp_sum(score) : 1;
   if (a.scoring == Scoring::sigmoid || a.scoring == Scoring::sqrt_softplus) divisor += a.normalize ? 1e-20f : 0;
-  if (lane >= a.k) return;
-  a.weights[t * a.k + lane] = score / divisor * a.scale;
-  a.ids[t * a.k + lane] = a.live != nullptr && t >= *a.live ? -1 : id;
+  if (a.live != nullptr && t >= *a.live) id = -1;
+  if (lane < a.k) a.weights[t * a.k + lane] = score / divisor * a.scale, a.ids[t * a.k + lane] = id;
+  return id;
 }
 
 // A warp a token.
@@ -236,6 +236,7 @@ void route(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
 constexpr int64_t kOneBlockRows = 8192, kChunkRows = 2048;
 constexpr int kCountThreads = 256, kMostSteps = 8;                  // a warp places up to 8 * 32 rows
 constexpr int kFewThreads = 512, kFewTokens = kFewThreads / kWarp;  // that one launch routes and places
+constexpr int kFewestTokens = 5;                                    // fewer are faster in two launches
 
 struct Dispatch {
   const int32_t* ids;  // [R]: expert of row r, slot r % k of token r / k; none where it is not in [0, E)
@@ -345,8 +346,13 @@ template <int kSlots>
 __global__ void __launch_bounds__(kFewThreads) route_few_kernel(Route route, Dispatch dispatch) {
   after_previous();
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (warp < route.T) route_token<kSlots>(route, warp, lane, dynamic_shared<float>() + warp * route.warp_values());
+  __shared__ int32_t ids[kFewTokens * kWarp];
+  if (warp < route.T) {
+    const int id = route_token<kSlots>(route, warp, lane, dynamic_shared<float>() + warp * route.warp_values());
+    if (lane < route.k) ids[warp * route.k + lane] = id;
+  }
   __syncthreads();
+  dispatch.ids = ids;
   place_rows(dispatch);
 }
 
@@ -399,14 +405,15 @@ void route_then_dispatch(std::span<const OpDesc* const> descs, std::span<const A
   const Route r = route_of(*descs[0], args[0]);
   const Dispatch d = dispatch_of(*descs[1], args[1], workspace);
   const size_t shared = std::max(place_shared(d), static_cast<size_t>(kFewTokens * r.warp_values()) * 4);
-  if (r.T == 0 || r.T > kFewTokens || d.warps * kWarp > kFewThreads || r.E > kFewThreads) {
+  if (r.T < kFewestTokens || r.T > kFewTokens || d.warps * kWarp > kFewThreads || r.E > kFewThreads) {
     route(*descs[0], args[0], workspace, stream);
     return dispatch(*descs[1], args[1], workspace, stream);
   }
   auto* kernel = route_few_kernel<16>;
   if (r.E <= 128) kernel = route_few_kernel<4>;
   else if (r.E <= 256) kernel = route_few_kernel<8>;
-  launch(kernel, 1, kFewThreads, shared, stream, r, d);
+  const int threads = std::max(ceil_div(r.E, kWarp), static_cast<int>(r.T)) * kWarp;
+  launch(kernel, 1, static_cast<unsigned>(threads), shared, stream, r, d);
 }
 
 // ---- combine
