@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/table.h"
+#include "engine/load_options.h"
 #include "engine/machine_limits.h"
 #include "engine/speed.h"
 
@@ -86,7 +87,7 @@ Setting describe(const LoadOptions& load, const LoadedModel& loaded) {
   Setting s;
   s.model = model_name(load, loaded) + (load.dummy_weights ? " (random weights)" : "");
   s.backend = backend_name(device.backend);
-  s.precision = device.backend == Backend::ref ? "float64" : load.precision == Precision::fast ? "fast" : "float32";
+  s.precision = device.backend == Backend::ref ? "float64" : precision_name(load.precision);
   s.cache = dtype_name(cache_dtype(load));
   const bool gpu = device.backend == Backend::cuda;
   s.isa = gpu ? "sm_90a" : isa_name(device.isa);

@@ -100,7 +100,7 @@ Likelihood measure(LoadedModel& loaded, std::span<const int32_t> tokens, int64_t
 
 std::string precision_of(const LoadOptions& load) {
   if (load.backend == Backend::ref) return "float64";
-  return load.precision == Precision::fast ? "fast" : "float32";
+  return precision_name(load.precision);
 }
 
 void print_likelihood(const Likelihood& r, const LoadOptions& load, const std::string& device) {

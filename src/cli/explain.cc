@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/table.h"
+#include "engine/load_options.h"
 
 namespace moesaic {
 namespace {
@@ -18,9 +19,11 @@ std::vector<Phase> wanted_phases(const std::string& name) {
   return {Phase::prefill, Phase::decode};
 }
 
-void check_dump(const ExplainOptions& options) {
+void check_dump(const ExplainOptions& options, const std::vector<Phase>& phases) {
   std::vector<std::string> names = {"build"};
-  for (const Pass& pass : passes(options.load.backend)) names.emplace_back(pass.name);
+  for (Phase phase : phases)
+    for (const Pass& pass : passes(options.load.backend, phase, options.load.precision))
+      if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.emplace_back(pass.name);
   if (std::find(names.begin(), names.end(), options.dump_after) == names.end())
     fail_argument("there is no pass \"{}\" to dump the graph after; there are {}", options.dump_after,
                   fmt::join(names, ", "));
@@ -38,7 +41,7 @@ void compile_into(Explanation& e, const Graph& graph, CompileOptions compile_opt
   for (Phase phase : e.phases) {
     const auto& counts = seen[phase];
     int64_t ops = counts.at(0).second;
-    for (const Pass& pass : passes(compile_options.device.backend)) {
+    for (const Pass& pass : passes(compile_options.device.backend, phase, compile_options.precision)) {
       const auto found = std::find_if(counts.begin(), counts.end(), [&](auto& c) { return c.first == pass.name; });
       const int64_t after = found == counts.end() ? ops : found->second;
       e.passes[phase].push_back({pass.name, pass.what, ops, after, found == counts.end()});
@@ -89,12 +92,12 @@ const char* phase_name(Phase phase) {
 
 const char* precision_text(const Explanation& e) {
   if (e.load.backend == Backend::ref) return "float64";
-  return e.load.precision == Precision::fast ? "fast" : "float32";
+  return precision_name(e.load.precision);
 }
 
 int run_explain(const ExplainOptions& options) {
   const std::vector<Phase> phases = wanted_phases(options.phase);
-  if (!options.dump_after.empty()) check_dump(options);
+  if (!options.dump_after.empty()) check_dump(options, phases);
   ModelSource source = find_model(options.load.model, !options.load.dummy_weights);
   const BoundGraph bound = build_graph(source, options.load.backend, cache_dtype(options.load));
   check_binding(bound.binding, source.directory.string());

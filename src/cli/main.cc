@@ -30,9 +30,9 @@ struct LoadFlags {
         ->check(CLI::IsMember({"auto", "cpu", "cuda", "ref"}));
     app.add_option("--precision", engine.precision,
                    "fast: inputs of MXFP4 experts are rounded to 8 bits, on a GPU those of all products to bf16; "
-                   "float32: they are not")
+                   "fp8: as fast, and prompts' inputs of MXFP4 experts to FP8; float32: they are not")
         ->capture_default_str()
-        ->check(CLI::IsMember({"fast", "float32"}));
+        ->check(CLI::IsMember({"fast", "fp8", "float32"}));
     app.add_option(
            "--kv-cache-dtype", engine.kv_cache_dtype,
            "Keys and values of past tokens in f32, or in bf16: half the memory, rounded; auto: bf16 on a GPU in "

@@ -27,9 +27,9 @@ struct Pass {
   const char* name;
   const char* what;
   void (*run)(Graph&);
-  std::optional<Backend> only = std::nullopt;  // the one backend it is for
+  bool (*wanted)(Backend, Phase, Precision) = nullptr;  // null: always
 };
-std::vector<Pass> passes(Backend backend);
+std::vector<Pass> passes(Backend backend, Phase phase, Precision precision);
 
 // Throws Error(invalid_argument) when no kernel accepts an op, with every kernel's reason.
 Compiled compile(const Graph& graph, const CompileOptions& options);

@@ -8,13 +8,22 @@
 namespace moesaic {
 namespace {
 
+bool on_a_gpu(Backend backend, Phase, Precision) {
+  return backend == Backend::cuda;
+}
+// Decoding is bound by the bytes of weights, which FP8 activations do not change.
+bool prompts_in_fp8(Backend, Phase phase, Precision precision) {
+  return phase == Phase::prefill && precision == Precision::fp8;
+}
+
 constexpr Pass kPasses[] = {
     {"infer_shapes", "types of all values from the op table", infer_shapes},
     {"fold_mla", "attention on latents: kv_b_proj into the query and output sides", fold_mla},
     {"expand_moe", "mixture of experts into routing, expert products and combine", expand_moe},
     {"fuse_expert_swiglu", "gate and up products with their activation", fuse_expert_swiglu},
     {"fuse_add_norm", "residual sum with the norm that follows", fuse_add_norm},
-    {"fuse_rope", "rotations of queries and keys with attention", fuse_rope, Backend::cuda},
+    {"fuse_rope", "rotations of queries and keys with attention", fuse_rope, on_a_gpu},
+    {"quantize_experts", "inputs of MXFP4 experts to FP8", quantize_experts, prompts_in_fp8},
     {"gather_linears", "linears of one value side by side", gather_linears},
 };
 
@@ -60,7 +69,7 @@ CacheMap cache_map(const Graph& graph) {
 Graph run_passes(const Graph& source, const CompileOptions& options, Phase phase) {
   Graph graph = source.clone();
   if (options.observe) options.observe(phase, "build", graph);
-  for (const Pass& pass : passes(options.device.backend)) {
+  for (const Pass& pass : passes(options.device.backend, phase, options.precision)) {
     if (options.skip.contains(pass.name)) continue;
     pass.run(graph);
     graph.remove_dead();
@@ -82,10 +91,10 @@ void check_skip(const CompileOptions& options) {
 
 }  // namespace
 
-std::vector<Pass> passes(Backend backend) {
+std::vector<Pass> passes(Backend backend, Phase phase, Precision precision) {
   std::vector<Pass> found;
   for (const Pass& pass : kPasses)
-    if (pass.only.value_or(backend) == backend) found.push_back(pass);
+    if (pass.wanted == nullptr || pass.wanted(backend, phase, precision)) found.push_back(pass);
   return found;
 }
 

@@ -25,7 +25,7 @@ size_t index(WeightGroup group) {
 
 Graph lowered(const Graph& source) {
   Graph graph = source.clone();
-  for (const Pass& pass : passes(Backend::cpu)) {
+  for (const Pass& pass : passes(Backend::cpu, Phase::prefill, Precision::float32)) {
     pass.run(graph);
     graph.remove_dead();
   }

@@ -13,7 +13,17 @@ Backend parse_backend(const std::string& name) {
 Precision parse_precision(const std::string& name) {
   if (name == "fast") return Precision::fast;
   if (name == "float32") return Precision::float32;
-  fail_argument("precision \"{}\" is unknown; expected fast or float32", name);
+  if (name == "fp8") return Precision::fp8;
+  fail_argument("precision \"{}\" is unknown; expected fast, fp8 or float32", name);
+}
+
+const char* precision_name(Precision precision) {
+  switch (precision) {
+    case Precision::fast: return "fast";
+    case Precision::fp8: return "fp8";
+    case Precision::float32: break;
+  }
+  return "float32";
 }
 
 DType parse_cache_dtype(const std::string& name) {

@@ -8,9 +8,10 @@ namespace moesaic {
 
 LoadOptions load_options(const EngineOptions& options);
 
-// "auto", "cpu" or "ref"; "fast" or "float32". All throw Error(invalid_argument) for anything else.
+// "auto", "cpu" or "ref"; "fast", "fp8" or "float32". All throw Error(invalid_argument) for anything else.
 Backend parse_backend(const std::string& name);
 Precision parse_precision(const std::string& name);
+const char* precision_name(Precision precision);
 // vLLM's JSON {"method": "mtp", "num_speculative_tokens": 3}: how many to draft. Throws Error(invalid_argument) for
 // another method or key, or no number.
 int64_t parse_speculative_config(const std::string& text);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "quant/quantized_row.h"
+
 namespace moesaic {
 namespace {
 
@@ -270,11 +272,16 @@ Types dispatch(const OpTypes& t) {
 Types expert_linear(const OpTypes& t) {
   const ValueType &x = t.inputs[0], &rows = t.inputs[1], &w = t.inputs[3];
   const bool gather = t.attrs.integer(Attr::gather) != 0;
-  expect(w.rank() == 3 && x.dim(-1) == w.dim(2) && t.inputs[2].dim(0) == Dim(w.dim(0).factor + 1) &&
+  const Dim width = x.dtype == DType::e4m3 ? Dim(quantized_width(w.dim(2).factor)) : w.dim(2);
+  expect(w.rank() == 3 && x.dim(-1) == width && t.inputs[2].dim(0) == Dim(w.dim(0).factor + 1) &&
              (gather || x.dim(0) == rows.dim(0)),
          t, "x[T or R,K], rows[R], offsets[E+1], weight[E,N,K]");
   if (t.inputs.size() == 5) expect(t.inputs[4].dims == std::vector<Dim>{w.dim(0), w.dim(1)}, t, "bias[E,N]");
   return {{t.activation, {rows.dim(0), w.dim(1)}}};
+}
+
+Types quantize(const OpTypes& t) {
+  return {with_last(t.inputs[0], quantized_width(t.inputs[0].dim(-1).factor), DType::e4m3)};
 }
 
 Types expert_swiglu(const OpTypes& t) {
@@ -441,6 +448,7 @@ const OpInfo kOps[] = {
     {Op::full_attention, "full_attention", 3, 3, 1, false, {heads, head_dim, scale}, full_attention},
     {Op::gelu, "gelu", 1, 1, 1, false, {approximate}, same_one},
     {Op::merge_patches, "merge_patches", 1, 1, 1, false, {merge}, merge_patches},
+    {Op::quantize, "quantize", 1, 1, 1, false, {}, quantize},
 };
 static_assert(std::size(kOps) == kOpCount);
 

@@ -40,6 +40,7 @@
 //                                                                                           top_groups, normalize,
 //                                                                                           routed_scale)
 //   dispatch       ids[T,k]                                    rows i32[T*k], offsets i32[E+1], places i32[T*k] experts
+//   quantize       x[*,K]                                      e4m3[*,W], see quant/quantized_row.h
 //   expert_linear  x, rows, offsets, weight[E,N,K], bias[E,N]  y[T*k,N]                     gather
 //   expert_swiglu  as expert_linear                            y[T*k,N/2]                   gather, limit, alpha
 //   clamped_swiglu h[*,2I] (gate and up interleaved)           y[*,I]                       limit, alpha
@@ -66,7 +67,8 @@
 //
 // dispatch sorts the routed rows by expert: `rows` holds the token of each, expert e's are offsets[e] to offsets[e+1],
 // and `places` says where slot j of token t went (index t*k + j). An id of -1 has no row and place -1: offsets[E]
-// counts the real rows, and combine leaves such slots out. expert ops with gather=1 read x by token. glu activations:
+// counts the real rows, and combine leaves such slots out. expert ops with gather=1 read x by token; x may be what
+// quantize made. glu activations:
 // see Activation. route scorings: see Scoring; `bias` is added for the choice alone, `table` holds the ids of every
 // vocabulary entry (hash routing). `positions` of mla are those a query sees, -1 for none. index_topk chooses, for each
 // query, the min(top_k, visible) visible positions with the largest sum over heads of w * relu(scale * q . k), ties to
@@ -153,8 +155,9 @@ enum class Op : uint8_t {
   full_attention,
   gelu,
   merge_patches,
+  quantize,
 };
-constexpr int kOpCount = static_cast<int>(Op::merge_patches) + 1;
+constexpr int kOpCount = static_cast<int>(Op::quantize) + 1;
 
 enum class Attr : uint8_t {
   eps,

@@ -13,7 +13,8 @@ namespace moesaic {
 
 enum class Precision : uint8_t {
   float32,  // activations in float32, weights exactly as stored: agrees with a float32 reference to 1e-5
-  fast,     // inputs of MXFP4 experts rounded to int8 per 32 channels
+  fast,     // inputs of products rounded: on the CPU those of MXFP4 experts to int8, on a GPU all to bf16
+  fp8,      // as fast, and prompts' inputs of MXFP4 experts to E4M3 per 128 channels
 };
 
 struct OperandDesc {

@@ -84,7 +84,7 @@ DType activation_dtype(Backend backend) {
 DType cache_dtype(const LoadOptions& options) {
   if (options.backend == Backend::ref) return DType::f64;
   if (options.cache_dtype != DType::none) return options.cache_dtype;
-  return options.backend == Backend::cuda && options.precision == Precision::fast ? DType::bf16 : DType::f32;
+  return options.backend == Backend::cuda && options.precision != Precision::float32 ? DType::bf16 : DType::f32;
 }
 
 namespace {

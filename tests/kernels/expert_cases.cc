@@ -164,6 +164,43 @@ void add_experts(Rng& rng, std::vector<KernelCase>& out, bool swiglu) {
   }
 }
 
+// The same with inputs in FP8. The matrix units align products to the largest and keep some 13 bits of each.
+void add_quantized_experts(Rng& rng, std::vector<KernelCase>& out, bool swiglu) {
+  for (const ExpertShape& s : expert_shapes()) {
+    if (swiglu && s.N % 2 != 0) continue;
+    for (Weights weights : {Weights::mxfp4, Weights::mxfp4_extreme}) {
+      if (weights == Weights::mxfp4_extreme && (swiglu || s.K == 2880)) continue;
+      std::vector<TestOperand> inputs = expert_inputs(rng, s, weights);
+      inputs[0] = quantized_operand(inputs[0]);
+      out.push_back(make_case(fmt::format("T={} E={} k={} N={} K={} {} gather={} quantised", s.tokens, s.experts,
+                                          s.top_k, s.N, s.K, weights_name(weights), s.gather),
+                              swiglu ? Op::expert_swiglu : Op::expert_linear, expert_attrs(s.gather, swiglu),
+                              std::move(inputs), {s.tokens, 0}));
+      out.back().desc.precision = Precision::fp8;
+      out.back().tolerance = dot_tolerance(s.K);
+      out.back().tolerance.per_magnitude += 0x1p-11;
+      if (swiglu) out.back().magnitude = expert_swiglu_magnitude;
+    }
+  }
+}
+
+void add_quantize(Rng& rng, std::vector<KernelCase>& out) {
+  for (int64_t tokens : kCaseTokens) {
+    for (int64_t K : {32, 128, 200, 2880, 5001}) {
+      if (K > 1000 && tokens > 5) continue;
+      const Bounds now{tokens, 0};
+      TestOperand x = normal_operand(rng, {Symbol::T, K}, now, tokens % 2 == 0 ? 1e-3 : 30);
+      for (size_t i = 0; i + 256 < x.values.size(); i += 701)
+        std::fill_n(x.values.begin() + static_cast<ptrdiff_t>(i), 256, 0);
+      out.push_back(make_case(fmt::format("T={} K={}", tokens, K), Op::quantize, {}, {std::move(x)}, now));
+      out.back().magnitude = [](const KernelCase& test, size_t step) {  // bytes have no tolerance
+        const OperandDesc& y = test.desc.out(0);
+        return Values{std::vector<double>(static_cast<size_t>(y.type.bytes(test.steps[step].now)))};
+      };
+    }
+  }
+}
+
 Values swiglu_op_magnitude(const KernelCase& test, size_t step) {
   const std::vector<double>& h = test.steps[step].inputs[0].values;
   Values out(1);
@@ -196,8 +233,9 @@ void add_clamped_swiglu(Rng& rng, std::vector<KernelCase>& out) {
 
 std::vector<KernelCase> expert_cases(Op op, Rng& rng) {
   std::vector<KernelCase> out;
-  if (op == Op::expert_linear) add_experts(rng, out, false);
-  if (op == Op::expert_swiglu) add_experts(rng, out, true);
+  if (op == Op::expert_linear) add_experts(rng, out, false), add_quantized_experts(rng, out, false);
+  if (op == Op::expert_swiglu) add_experts(rng, out, true), add_quantized_experts(rng, out, true);
+  if (op == Op::quantize) add_quantize(rng, out);
   if (op == Op::clamped_swiglu) add_clamped_swiglu(rng, out);
   return out;
 }

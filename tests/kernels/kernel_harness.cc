@@ -95,6 +95,7 @@ std::vector<std::byte> pack(const TestOperand& operand) {
 // What lies in memory for an input on the kernel's backend.
 std::vector<std::byte> memory_of(const Kernel& kernel, const OpDesc& desc, int input, const TestOperand& operand) {
   if (!operand.integers.empty() || operand.desc.type.dtype == DType::i32) return bytes_of(operand.integers);
+  if (!operand.desc.is_weight && !operand.stored.empty()) return operand.stored;
   const bool vector = operand.desc.is_weight && operand.desc.kind == WeightKind::vector;
   if (operand.desc.is_weight && !vector && !operand.stored.empty()) {
     const bool packed = kernel.layout != nullptr && kernel.layout(desc, input) == Layout::rows16;
@@ -219,6 +220,7 @@ Values to_values(const OpDesc& desc, const std::vector<std::vector<std::byte>>& 
     const size_t n = outputs[i].size() / static_cast<size_t>(dtype_bytes(dtype));
     std::vector<double>& v = values.emplace_back(n);
     for (size_t j = 0; j < n; ++j) {
+      if (dtype == DType::e4m3) v[j] = std::to_integer<int>(outputs[i][j]);
       if (dtype == DType::i32) v[j] = reinterpret_cast<const int32_t*>(outputs[i].data())[j];
       if (dtype == DType::f32) v[j] = reinterpret_cast<const float*>(outputs[i].data())[j];
       if (dtype == DType::f64) v[j] = reinterpret_cast<const double*>(outputs[i].data())[j];
@@ -325,10 +327,22 @@ Values reference_of_step(const OpDesc& desc, const KernelStep& step) {
   return reference(test)[0];
 }
 
+namespace {
+
+// Of the codes of quantised rows, whose scales are positive.
+void clear_signs(TestOperand& rows) {
+  const int64_t width = rows.desc.type.dim(-1).factor, codes = width / 132 * 128;
+  for (int64_t at = 0; at < std::ssize(rows.stored); ++at)
+    if (at % width < codes) rows.stored[static_cast<size_t>(at)] &= std::byte{0x7F};
+}
+
+}  // namespace
+
 KernelStep absolute(const KernelStep& step) {
   KernelStep out = step;
   for (TestOperand& input : out.inputs) {
     if (input.desc.type.dtype == DType::i32) continue;
+    if (input.desc.type.dtype == DType::e4m3) clear_signs(input);
     if (!input.stored.empty() && input.desc.kind != WeightKind::vector) {
       input.values = decode(input);
       input.stored.clear();
@@ -361,7 +375,8 @@ bool corrupt(std::string_view how, const OperandDesc& desc, std::vector<double>&
   const auto largest = static_cast<size_t>(std::max_element(got.begin(), got.end(), less) - got.begin());
   const auto width = static_cast<size_t>(desc.type.rank() > 1 ? desc.type.dim(-1).factor : got.size());
   if (how == "element") {
-    got[got.size() / 2] += desc.type.dtype == DType::i32 ? 1 : std::abs(got[largest]) + 1;
+    got[got.size() / 2] +=
+        desc.type.dtype == DType::i32 || desc.type.dtype == DType::e4m3 ? 1 : std::abs(got[largest]) + 1;
   } else if (how == "sign") {
     got[largest] = -got[largest];
   } else {
@@ -429,7 +444,8 @@ void expect_matches(const Kernel& kernel, const KernelCase& given) {
     Values got = to_values(given.desc, run.outputs[s]);
     corrupt_one(given.desc, got);
     for (size_t i = 0; i < got.size(); ++i) {
-      const bool integer = given.desc.outputs[i].type.dtype == DType::i32;
+      const DType dtype = given.desc.outputs[i].type.dtype;
+      const bool integer = dtype == DType::i32 || dtype == DType::e4m3;
       compare_output(fmt::format("{} {} step {} output {}", kernel.name, test.name, s, i),
                      integer ? Tolerance{} : test.tolerance, got[i], want[s][i], magnitude[i]);
     }

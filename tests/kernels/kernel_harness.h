@@ -23,13 +23,15 @@ struct TestOperand {
   std::vector<double> values;     // activations and vector weights; each is a float
   std::vector<double> rounded;    // what the reference reads where the op promises a rounding; else empty
   std::vector<int32_t> integers;  // i32 operands
-  std::vector<std::byte> stored;  // weights, row_major in their own format
+  std::vector<std::byte> stored;  // weights, row_major in their own format; quantised activations
 };
 
 // Activations f32[dims]: float(scale * normal).
 TestOperand normal_operand(Rng& rng, std::vector<Dim> dims, const Bounds& now, double scale = 1);
 TestOperand value_operand(std::vector<Dim> dims, std::vector<double> values);
 TestOperand integer_operand(std::vector<Dim> dims, std::vector<int32_t> integers);
+// Rows of value_operand as the op quantize makes them.
+TestOperand quantized_operand(const TestOperand& rows);
 // A vector weight: f32 for the kernel, f64 for the reference.
 TestOperand vector_operand(Rng& rng, std::vector<int64_t> shape, double scale = 1, double offset = 0);
 // A weight of bf16, f16 or f32 elements, scale * normal.

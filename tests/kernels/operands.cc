@@ -7,6 +7,7 @@
 
 #include "kernels/kernel_harness.h"
 #include "kernels/ref/ref.h"
+#include "quant/quantized_row.h"
 
 namespace moesaic {
 namespace {
@@ -51,6 +52,17 @@ TestOperand normal_operand(Rng& rng, std::vector<Dim> dims, const Bounds& now, d
   std::vector<double> values(static_cast<size_t>(elements(dims, now)));
   for (double& v : values) v = float_normal(rng, scale);
   return value_operand(std::move(dims), std::move(values));
+}
+
+TestOperand quantized_operand(const TestOperand& rows) {
+  const int64_t K = rows.desc.type.dim(-1).factor, width = quantized_width(K);
+  const std::vector<float> x(rows.values.begin(), rows.values.end());
+  TestOperand out;
+  out.desc.type = {DType::e4m3, rows.desc.type.dims};
+  out.desc.type.dims.back() = width;
+  out.stored.resize(x.size() / static_cast<size_t>(K) * static_cast<size_t>(width));
+  for (int64_t r = 0; r * K < std::ssize(x); ++r) quantize_row(x.data() + r * K, K, out.stored.data() + r * width);
+  return out;
 }
 
 TestOperand integer_operand(std::vector<Dim> dims, std::vector<int32_t> integers) {

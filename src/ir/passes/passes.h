@@ -18,6 +18,8 @@ void fuse_expert_swiglu(Graph& graph);
 // Rotations of q and k that feed attention alone -> its `rotate`: q and k are read once, and keys go to the cache
 // turned. For backends whose attention kernels turn.
 void fuse_rope(Graph& graph);
+// Inputs of MXFP4 expert products -> quantize, once per value.
+void quantize_experts(Graph& graph);
 // Linears of one value stand side by side where they were close, so that one launch may do them all.
 void gather_linears(Graph& graph);
 

@@ -19,6 +19,7 @@ extern const Kernel kHcExpand, kHcPre, kHcPost, kHcHead, kCompress, kEntryAttend
 extern const Kernel kPatches, kGridEmbed, kGridRopeTable, kFullAttention, kGelu, kMergePatches;
 // linear.cc, experts.cc: on the matrix products of gemm.h
 extern const Kernel kLinear, kLinearWiden, kExpertLinearWiden;
+extern const Kernel kQuantize, kExpertSwigluFp8, kExpertLinearFp8;  // quantize.cc
 extern const Kernel kExpertSwigluQ8, kExpertLinearQ8, kExpertSwiglu, kExpertLinear;
 
 }  // namespace moesaic::cpu

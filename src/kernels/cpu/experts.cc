@@ -38,6 +38,7 @@ struct Parts {
 };
 
 const char* refuse_exact(const OpDesc& desc, const DeviceInfo&) {
+  if (desc.in(0).type.dtype == DType::e4m3) return "activations must be f32";
   const OperandDesc& w = desc.in(3);
   if (w.format == Format::fp8 || w.format == Format::int4) return "expert weights are not packed for lanes";
   const bool known =
@@ -46,6 +47,7 @@ const char* refuse_exact(const OpDesc& desc, const DeviceInfo&) {
 }
 
 const char* refuse_q8(const OpDesc& desc, const DeviceInfo&) {
+  if (desc.in(0).type.dtype == DType::e4m3) return "activations must be f32";
   if (desc.precision == Precision::float32) return "rounds activations to int8; float32 was asked for";
   return desc.in(3).format == Format::mxfp4 ? nullptr : "expert weights are not MXFP4";
 }

@@ -8,6 +8,7 @@ void register_cuda(Registry& registry) {
   using namespace cuda;
   for (const Kernel* kernel : {&kRmsNorm,
                                &kAddRmsNorm,
+                               &kQuantize,
                                &kEmbed,
                                &kAdd,
                                &kSlice,

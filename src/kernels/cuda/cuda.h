@@ -9,6 +9,8 @@ namespace moesaic::cuda {
 
 // elementwise.cu, norm.cu
 extern const Kernel kEmbed, kAdd, kSlice, kGlu, kSigmoidGate, kClampedSwiglu, kGelu, kLastToken;
+// quantize.cu
+extern const Kernel kQuantize;
 extern const Kernel kRmsNorm, kAddRmsNorm, kLayerNorm, kGatedRmsNorm, kAttnRes, kJoinHidden;
 // rope.cu
 extern const Kernel kRopeTable, kRope;

@@ -5,6 +5,7 @@
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "quant/quantized_row.h"
 
 namespace moesaic::cuda {
 
@@ -18,11 +19,15 @@ struct ExpertCall {
   const float* bias;
   float* y;
   int E, N, K;
-  bool swiglu;  // y[r, i] = activation of products 2i (gate) and 2i+1 (up), else y[r, n] = product n
+  bool quantized;  // x holds FP8 rows (quant/quantized_row.h)
+  bool swiglu;     // y[r, i] = activation of products 2i (gate) and 2i+1 (up), else y[r, n] = product n
   float limit, alpha;
 
   __device__ int64_t width() const { return swiglu ? N / 2 : N; }
   __device__ const float* x_row(int64_t r) const { return x + (rows != nullptr ? rows[r] : r) * K; }
+  __device__ const std::byte* quantized_row(int64_t r) const {
+    return reinterpret_cast<const std::byte*>(x) + (rows != nullptr ? rows[r] : r) * quantized_width(K);
+  }
 };
 
 // The e-th expert that has rows, counted from 0; E where there are fewer. All lanes of a warp call it.
@@ -87,6 +92,7 @@ inline ExpertCall expert_call(const OpDesc& desc, const Args& args) {
   call.E = static_cast<int>(desc.in(3).type.dim(0).factor);
   call.N = static_cast<int>(desc.in(3).type.dim(1).factor);
   call.K = static_cast<int>(desc.in(3).type.dim(2).factor);
+  call.quantized = desc.in(0).type.dtype == DType::e4m3;
   call.swiglu = desc.op == Op::expert_swiglu;
   if (!call.swiglu) return call;
   call.limit = desc.attrs.real(Attr::limit);

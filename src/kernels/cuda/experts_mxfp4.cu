@@ -26,12 +26,14 @@ const char* refuse(const OpDesc& desc, const DeviceInfo& device) {
     return "matrices of the experts do not begin at multiples of 16 bytes";
   if (w.type.dim(0).factor > 2048) return "more than 2048 experts";
   if (w.type.dim(2).factor > 11264) return "more than 11264 input channels do not fit into shared memory";
-  return refuse_types(desc, device);
+  return desc.in(0).type.dtype == DType::e4m3 ? nullptr : refuse_types(desc, device);
 }
 
 int64_t workspace_bytes(const OpDesc& desc, const DeviceInfo&) {
   const int64_t E = desc.in(3).type.dim(0).factor, R = rows_at(desc, desc.bounds);
-  return decodes(E, R) ? 0 : mxfp4_prefill_workspace(E, desc.in(3).type.dim(2).factor, R);
+  if (decodes(E, R)) return 0;
+  const int64_t N = desc.in(3).type.dim(1).factor, K = desc.in(3).type.dim(2).factor;
+  return desc.in(0).type.dtype == DType::e4m3 ? mxfp4_fp8_workspace(E, N, K, R) : mxfp4_prefill_workspace(E, K, R);
 }
 
 void experts(const OpDesc& desc, const Args& args, std::byte* workspace, Stream& stream) {
@@ -39,6 +41,7 @@ void experts(const OpDesc& desc, const Args& args, std::byte* workspace, Stream&
   const int64_t R = rows_at(desc, args.now);
   if (R == 0) return;
   if (decodes(call.E, R)) launch_mxfp4_decode(call, R, args.now.tokens, stream);
+  else if (call.quantized) launch_mxfp4_fp8(call, R, workspace, stream);
   else launch_mxfp4_prefill(call, R, workspace, stream);
 }
 

@@ -11,5 +11,8 @@ void launch_mxfp4_decode(const ExpertCall& call, int64_t R, int64_t tokens, Stre
 // Many. The workspace takes the activations.
 int64_t mxfp4_prefill_workspace(int64_t E, int64_t K, int64_t R);
 void launch_mxfp4_prefill(const ExpertCall& call, int64_t R, std::byte* workspace, Stream& stream);
+// Many, of FP8 activations, on FP8 matrix units. The workspace takes the activations and what is known of the scales.
+int64_t mxfp4_fp8_workspace(int64_t E, int64_t N, int64_t K, int64_t R);
+void launch_mxfp4_fp8(const ExpertCall& call, int64_t R, std::byte* workspace, Stream& stream);
 
 }  // namespace moesaic::cuda

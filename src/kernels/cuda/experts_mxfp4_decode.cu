@@ -48,6 +48,25 @@ __device__ int list_passes(const ExpertCall& call, int tokens, int* passes) {
   return total;
 }
 
+// Eight activations of routed row r, from k on.
+__device__ __forceinline__ void load_eight(const ExpertCall& call, int r, int k, float4 (&v)[2]) {
+  if (!call.quantized) {
+    const auto* from = reinterpret_cast<const float4*>(call.x_row(r) + k);
+    v[0] = from[0], v[1] = from[1];
+    return;
+  }
+  const std::byte* row = call.quantized_row(r);
+  const uint2 codes = *reinterpret_cast<const uint2*>(row + k);
+  const float scale = reinterpret_cast<const float*>(row + quantized_scales_at(call.K))[k / kPiece];
+  const unsigned word[2] = {codes.x, codes.y};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const unsigned low = e4m3_pair(word[i]), high = e4m3_pair(word[i] >> 16);
+    v[i] = make_float4(__uint_as_float(low << 16) * scale, __uint_as_float(low & 0xFFFF0000u) * scale,
+                       __uint_as_float(high << 16) * scale, __uint_as_float(high & 0xFFFF0000u) * scale);
+  }
+}
+
 // The activations of `count` routed rows from `first`, in the order of decode_word, padded with zeros to whole pieces.
 // All threads, two words at once each.
 __device__ void stage_rows(const ExpertCall& call, int first, int count, std::byte* x) {
@@ -59,9 +78,7 @@ __device__ void stage_rows(const ExpertCall& call, int first, int count, std::by
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
       const int i = min(begin + j * threads, total - 1);
-      const auto* from =
-          reinterpret_cast<const float4*>(call.x_row(first + i / words) + min(i % words * 8, call.K - 8));
-      v[j][0] = from[0], v[j][1] = from[1];
+      load_eight(call, first + i / words, min(i % words * 8, call.K - 8), v[j]);
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {

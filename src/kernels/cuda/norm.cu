@@ -3,6 +3,7 @@
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/combine.cuh"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
 
@@ -42,8 +43,9 @@ struct RmsNorm {
   float eps;
   int64_t rows;
   int D;
-  float *sum = nullptr, *y;  // x + addend goes to `sum`
-  Combine combine = {};      // where its y is not null, what comes of it is the addend
+  float *sum = nullptr, *y;    // x + addend goes to `sum`
+  std::byte* codes = nullptr;  // [rows, quantized_width(D)]: y in FP8 too, for rows in fours; null: not wanted
+  Combine combine = {};        // where its y is not null, what comes of it is the addend
 };
 
 // y[row] = weight * v / sqrt(mean(v^2) + eps) * sigmoid(gate[row]) with v = x[row] + addend[row]. kOnRow threads a row,
@@ -101,6 +103,15 @@ __global__ void rms_norm_kernel(RmsNorm a) {
     }
     store_floats<kWide>(a.y + at + i, kept[u]);
   }
+  if constexpr (kWide == 4) {
+    if (a.codes == nullptr) return;
+    std::byte* codes = a.codes + row * quantized_width(a.D);
+#pragma unroll
+    for (int u = 0; u < kKept; ++u) {
+      const int i = first + u * kOnRow * kWide, group = i / 128 * 128;  // of this warp
+      if (group < a.D) quantize_group(kept[u], i, a.D, codes);
+    }
+  }
 }
 
 // The same for rows of any length, which are read twice.
@@ -148,13 +159,30 @@ void rms_norm(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) 
   launch_rms_norm(norm, stream);
 }
 
-void add_rms_norm(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
+RmsNorm add_norm_of(const OpDesc& desc, const Args& args) {
   RmsNorm norm = norm_of(desc, args, 1);
   norm.addend = args.input<float>(1);
   norm.weight = args.input<float>(2);
   norm.sum = args.output<float>(0);
   norm.y = args.output<float>(1);
-  launch_rms_norm(norm, stream);
+  return norm;
+}
+
+void add_rms_norm(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
+  launch_rms_norm(add_norm_of(desc, args), stream);
+}
+
+// With the quantize behind it.
+void add_rms_norm_then_quantize(std::span<const OpDesc* const> descs, std::span<const Args> args, std::byte* workspace,
+                                Stream& stream) {
+  RmsNorm norm = add_norm_of(*descs[0], args[0]);
+  const bool fours = in_fours(norm.D, norm.x, norm.addend, norm.weight, norm.sum, norm.y);
+  if (fours && norm.D <= kThreads * 4 * 8 && args[1].input<float>(0) == norm.y) {
+    norm.codes = args[1].out[0];
+    return launch_rms_norm(norm, stream);
+  }
+  add_rms_norm(*descs[0], args[0], workspace, stream);
+  kQuantize.launch(*descs[1], args[1], workspace, stream);
 }
 
 void gated_rms_norm(const OpDesc& desc, const Args& args, std::byte*, Stream& stream) {
@@ -358,7 +386,13 @@ bool combine_and_norm(const Combine& c, const OpDesc& norm, const Args& args, St
 }
 
 const Kernel kRmsNorm = plain("rms_norm.cuda", Op::rms_norm, rms_norm);
-const Kernel kAddRmsNorm = plain("add_rms_norm.cuda", Op::add_rms_norm, add_rms_norm);
+const Kernel kAddRmsNorm{.name = "add_rms_norm.cuda",
+                         .op = Op::add_rms_norm,
+                         .backend = Backend::cuda,
+                         .refuse = refuse_types,
+                         .launch = add_rms_norm,
+                         .launch_together = add_rms_norm_then_quantize,
+                         .then = Op::quantize};
 const Kernel kLayerNorm = plain("layer_norm.cuda", Op::layer_norm, layer_norm);
 const Kernel kGatedRmsNorm = plain("gated_rms_norm.cuda", Op::gated_rms_norm, gated_rms_norm);
 const Kernel kJoinHidden = plain("join_hidden.cuda", Op::join_hidden, join_hidden);

@@ -11,7 +11,7 @@ void register_ref(Registry& registry) {
         &kKda,           &kGatedRmsNorm,  &kMoe,      &kRoute,       &kDispatch,      &kExpertLinear,  &kExpertSwiglu,
         &kClampedSwiglu, &kCombine,       &kHcExpand, &kHcPre,       &kHcPost,        &kHcHead,        &kCompress,
         &kEntryAttend,   &kGroupedLinear, &kPatches,  &kGridEmbed,   &kGridRopeTable, &kFullAttention, &kGelu,
-        &kMergePatches,  &kJoinHidden})
+        &kMergePatches,  &kJoinHidden,    &kQuantize})
     registry.add(*kernel);
 }
 

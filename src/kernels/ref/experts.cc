@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/ref/ref.h"
+#include "quant/quantized_row.h"
 
 namespace moesaic::ref {
 
@@ -85,6 +86,15 @@ void dispatch(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
   args.output<int32_t>(1)[E] = sorted;
 }
 
+void quantize(const OpDesc& desc, const Args& args, std::byte*, Stream&) {
+  const int64_t K = desc.in(0).type.dim(-1).factor, rows = args.now.of(desc.in(0).type.dim(0));
+  std::vector<float> x(static_cast<size_t>(K));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < K; ++k) x[static_cast<size_t>(k)] = static_cast<float>(args.input<double>(0)[r * K + k]);
+    quantize_row(x.data(), K, args.out[0] + r * quantized_width(K));
+  }
+}
+
 // Calls body(e, r, x) for every routed row r of every expert e.
 template <typename Body>
 void for_each_row(const OpDesc& desc, const Args& args, int64_t e, Body body) {
@@ -92,7 +102,13 @@ void for_each_row(const OpDesc& desc, const Args& args, int64_t e, Body body) {
   const int32_t *rows = args.input<int32_t>(1), *offsets = args.input<int32_t>(2);
   for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
     const int64_t source = desc.attrs.integer(Attr::gather) != 0 ? rows[r] : r;
-    body(r, args.input<double>(0) + source * K);
+    if (desc.in(0).type.dtype != DType::e4m3) {
+      body(r, args.input<double>(0) + source * K);
+      continue;
+    }
+    std::vector<float> x(static_cast<size_t>(K));
+    dequantize_row(args.in[0] + source * quantized_width(K), K, x.data());
+    body(r, std::vector<double>(x.begin(), x.end()).data());
   }
 }
 
@@ -148,6 +164,7 @@ const Kernel kExpertSwiglu{
     .name = "expert_swiglu.ref", .op = Op::expert_swiglu, .backend = Backend::ref, .launch = expert_swiglu};
 const Kernel kClampedSwiglu{
     .name = "clamped_swiglu.ref", .op = Op::clamped_swiglu, .backend = Backend::ref, .launch = clamped_swiglu_op};
+const Kernel kQuantize{.name = "quantize.ref", .op = Op::quantize, .backend = Backend::ref, .launch = quantize};
 const Kernel kCombine{.name = "combine.ref", .op = Op::combine, .backend = Backend::ref, .launch = combine};
 
 }  // namespace moesaic::ref

@@ -68,7 +68,7 @@ extern const Kernel kSlice, kGlu, kSigmoidGate, kAttnRes;
 extern const Kernel kShortConv, kKdaGate, kKda, kGatedRmsNorm;
 extern const Kernel kHcExpand, kHcPre, kHcPost, kHcHead, kCompress, kEntryAttend, kGroupedLinear;
 extern const Kernel kPatches, kGridEmbed, kGridRopeTable, kFullAttention, kGelu, kMergePatches;
-extern const Kernel kMoe, kRoute, kDispatch, kExpertLinear, kExpertSwiglu, kClampedSwiglu, kCombine;
+extern const Kernel kMoe, kRoute, kDispatch, kExpertLinear, kExpertSwiglu, kQuantize, kClampedSwiglu, kCombine;
 
 // The activation of gpt-oss's experts (transformers modeling_gpt_oss.py, _apply_gate): the gate is capped above, the up
 // projection both ways; limit 0 means no clamp.
