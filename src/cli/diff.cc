@@ -226,7 +226,8 @@ int run_diff(const DiffOptions& options) {
   const Forward ours = forward(loaded, ids, against, images);
   if (!options.write.empty()) write_values(options.write, ours, ids);
   const bool exact = options.load.precision == Precision::float32 || options.load.backend == Backend::ref;
-  const double bound = options.bound > 0 ? options.bound : exact ? 1e-5 : 3e-2;
+  const double rounding = options.load.precision == Precision::fp8 ? 1e-1 : 3e-2;
+  const double bound = options.bound > 0 ? options.bound : exact ? 1e-5 : rounding;
   Forward other;
   if (against) {  // the yardstick rounds as little as it can
     DiffOptions exactly = options;

@@ -147,5 +147,57 @@ TEST(Passes, AreIdempotent) {
   }
 }
 
+TEST(Passes, FuseRopeTurnsInsideAttention) {
+  Graph graph = tiny_gpt_oss();
+  run_pass(graph, fuse_rope);
+  EXPECT_EQ(count(graph, Op::rope), 0);
+  EXPECT_EQ(count(graph, Op::gqa), 2);
+  for (const auto& node : graph.nodes()) {
+    if (node->op != Op::gqa) continue;
+    EXPECT_EQ(node->attrs.integer(Attr::rotate), static_cast<int64_t>(Rotate::halves));
+    ASSERT_EQ(node->inputs.size(), 5u) << "q, k, v, sinks, table";
+    EXPECT_EQ(graph.info(node->inputs[4]).def->op, Op::rope_table);
+  }
+  const std::string once = print(graph);
+  EXPECT_EQ(print(parse_graph(once)), once);
+  run_pass(graph, fuse_rope);
+  EXPECT_EQ(print(graph), once);
+}
+
+// A rotation that somebody else reads, or that turns back, stays.
+TEST(Passes, FuseRopeLeavesSharedRotations) {
+  Graph graph;
+  const BuildOptions options;
+  Builder g(graph, options);
+  const Value x = g.embed("embed", 50, 64), table = g.rope_table({}, 16);
+  const Value q = g.rope(x, table, 4, 16), k = g.rope(g.linear(x, "k", 32), table, 2, 16);
+  const Value o = g.gqa(q, k, g.linear(x, "v", 32), {.heads = 4, .kv_heads = 2, .head_dim = 16, .scale = 1});
+  g.output("logits", g.last_token(g.add(o, q)));
+  run_pass(graph, fuse_rope);
+  EXPECT_EQ(count(graph, Op::rope), 2);
+}
+
+TEST(Passes, QuantizeExpertsOncePerValue) {
+  Graph graph = tiny_gpt_oss();
+  for (auto pass : {expand_moe, fuse_expert_swiglu, fuse_add_norm, quantize_experts}) run_pass(graph, pass);
+  EXPECT_EQ(count(graph, Op::quantize), 0) << "experts are not MXFP4";
+  for (WeightSpec& weight : graph.weights)
+    if (weight.kind == WeightKind::experts) weight.format = Format::mxfp4;
+  run_pass(graph, quantize_experts);
+  EXPECT_EQ(count(graph, Op::quantize), 4) << "the norm's and the activation's, of two layers";
+  const auto& nodes = graph.nodes();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i]->op == Op::quantize) {
+      EXPECT_EQ(nodes[i - 1].get(), graph.info(nodes[i]->inputs[0]).def);
+    } else if (nodes[i]->op == Op::expert_linear || nodes[i]->op == Op::expert_swiglu) {
+      EXPECT_EQ(graph.type(nodes[i]->inputs[0]).dtype, DType::e4m3);
+    }
+  }
+  const std::string once = print(graph);
+  EXPECT_EQ(print(parse_graph(once)), once);
+  run_pass(graph, quantize_experts);
+  EXPECT_EQ(print(graph), once);
+}
+
 }  // namespace
 }  // namespace moesaic

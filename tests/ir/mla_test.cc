@@ -73,6 +73,33 @@ TEST_P(FoldMla, IsIdempotentAndPrints) {
   EXPECT_EQ(print(graph), once);
 }
 
+// The rotations of q, in front of mla_absorb, and of k_pe go into mla_attend.
+TEST_P(FoldMla, RotationsGoBehindTheFold) {
+  Graph graph;
+  graph.family = "test";
+  const BuildOptions options;
+  Builder g(graph, options);
+  const Value x = g.embed("embed", 50, 64), table = g.rope_table({}, 16);
+  const Value q = g.rope(g.linear(x, "q", 3 * (32 + 16)), table, 3, 48, {.begin = 32, .interleaved = true});
+  const Value kv = g.linear(x, "kv", 48 + 16);
+  const Value k_pe = g.rope(g.slice(kv, 48, 16), table, 1, 16, {.begin = 0, .interleaved = true});
+  const MlaShape shape{.heads = 3, .nope_dim = 32, .rope_dim = 16, .v_dim = 24, .scale = 0.25};
+  std::optional<Value> positions;
+  if (GetParam())
+    positions = g.index_topk(g.linear(x, "iq", 64), g.layer_norm(g.linear(x, "ik", 32), "norm", 1e-6),
+                             g.linear(x, "w", 2), {.heads = 2, .head_dim = 32, .top_k = 8, .scale = 1});
+  g.output("logits", g.last_token(g.mla(q, g.slice(kv, 0, 48), k_pe, shape, positions)));
+  fold_mla(graph);
+  fuse_rope(graph);
+  graph.remove_dead();
+  verify(graph);
+  EXPECT_EQ(count(graph, Op::rope), 0);
+  const Node& attend = find(graph, Op::mla_attend);
+  EXPECT_EQ(attend.attrs.integer(Attr::rotate), static_cast<int64_t>(Rotate::neighbours));
+  EXPECT_EQ(attend.inputs.size(), GetParam() ? 5u : 4u);
+  EXPECT_EQ(graph.info(attend.inputs.back()).def->op, Op::rope_table);
+}
+
 INSTANTIATE_TEST_SUITE_P(Passes, FoldMla, testing::Bool());
 
 TEST(Mla, CachesHoldLatentsAndIndexKeys) {
