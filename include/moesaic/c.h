@@ -31,7 +31,7 @@ typedef struct msc_engine_params {
   int64_t max_model_len; /* 0: what the model allows, at most 8192 */
   int64_t max_num_seqs;  /* sequences in flight */
   const char* device;    /* "auto", "cpu", "ref" */
-  const char* precision; /* "fast", "float32" */
+  const char* precision; /* "fast", "fp8", "float32" */
 } msc_engine_params;
 
 typedef struct msc_request_params {

@@ -25,7 +25,7 @@ namespace moesaic {
 struct EngineOptions {
   std::string model = {};                // a directory in Hugging Face's layout, or a name in its local cache
   std::string device = "auto";           // auto, cpu; ref is the float64 reference
-  std::string precision = "fast";        // fast: int8 inputs of MXFP4 experts; float32: exact
+  std::string precision = "fast";        // fast, fp8: rounded inputs of products (docs/numerics.md); float32: exact
   std::string kv_cache_dtype = "auto";   // f32 (auto) or bf16: half the memory, keys and values rounded
   int threads = 0;                       // 0: one per available core
   bool dummy_weights = false;            // random weights; only config.json is read

@@ -81,6 +81,7 @@ struct EvalOptions {
   std::string text, tokens;  // a file each, one of them
   int64_t window = 512;
   int64_t max_windows = 0;
+  std::string against;  // a precision to compare the distributions with; empty: none
   bool json = false;
 };
 int run_eval(const EvalOptions& options);

@@ -1,9 +1,11 @@
 // moesaic eval: mean negative log-likelihood and perplexity of a text in independent windows.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "base/progress.h"
 #include "cli/commands.h"
@@ -21,6 +23,9 @@ struct Likelihood {
   int64_t windows = 0, targets = 0, left_out = 0;
   double sum = 0, square_sum = 0;  // of the windows' mean negative log-likelihoods
   double seconds = 0;
+  // Of every token's distribution from that of the precision it is compared with.
+  double divergence = 0, largest_divergence = 0;
+  int64_t same_choice = 0;
 
   double mean() const { return sum / static_cast<double>(windows); }
   int64_t tokens() const { return windows * targets; }
@@ -78,17 +83,50 @@ std::vector<int32_t> load_tokens(const EvalOptions& options, const ModelSource& 
   return tokens;
 }
 
-Likelihood measure(LoadedModel& loaded, std::span<const int32_t> tokens, int64_t window, int64_t windows,
-                   bool show_progress) {
+size_t most_likely(std::span<const double> logits) {
+  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// A window's logits in the precision to compare with.
+class Yardstick {
+ public:
+  Yardstick(LoadedModel& loaded, Likelihood& result) : scorer_(loaded), result_(result) {}
+
+  void score(std::span<const int32_t> tokens) {
+    logits_.clear();
+    scorer_.score(tokens,
+                  [&](int64_t, std::span<const double> row) { logits_.insert(logits_.end(), row.begin(), row.end()); });
+  }
+  void compare(int64_t i, std::span<const double> row) {
+    const std::vector<double> other(logits_.begin() + i * std::ssize(row), logits_.begin() + (i + 1) * std::ssize(row));
+    const double divergence = kl_divergence(other, row);
+    result_.divergence += divergence;
+    result_.largest_divergence = std::max(result_.largest_divergence, divergence);
+    result_.same_choice += most_likely(other) == most_likely(row);
+  }
+
+ private:
+  Scorer scorer_;
+  Likelihood& result_;
+  std::vector<float> logits_;  // [window, vocab]
+};
+
+// `other`: the same model in another precision; null: none.
+Likelihood measure(LoadedModel& loaded, LoadedModel* other, std::span<const int32_t> tokens, int64_t window,
+                   int64_t windows, bool show_progress) {
   Likelihood result{.targets = window};
   Scorer scorer(loaded);
+  std::optional<Yardstick> yardstick;
+  if (other != nullptr) yardstick.emplace(*other, result);
+  Scorer::EachRow each;
+  if (yardstick) each = [&](int64_t i, std::span<const double> row) { yardstick->compare(i, row); };
   Progress bar("scoring", windows * window, ProgressUnit::items, show_progress);
   const auto start = std::chrono::steady_clock::now();
   for (; result.windows < windows; ++result.windows) {
+    const auto text = tokens.subspan(static_cast<size_t>(result.windows * window), static_cast<size_t>(window + 1));
+    if (yardstick) yardstick->score(text);
     double sum = 0;
-    for (double value :
-         scorer.score(tokens.subspan(static_cast<size_t>(result.windows * window), static_cast<size_t>(window + 1))))
-      sum -= value;
+    for (double value : scorer.score(text, each)) sum -= value;
     const double mean = sum / static_cast<double>(window);
     result.sum += mean;
     result.square_sum += mean * mean;
@@ -103,7 +141,8 @@ std::string precision_of(const LoadOptions& load) {
   return precision_name(load.precision);
 }
 
-void print_likelihood(const Likelihood& r, const LoadOptions& load, const std::string& device) {
+void print_likelihood(const Likelihood& r, const EvalOptions& options, const std::string& device) {
+  const LoadOptions& load = options.load;
   const double speed = static_cast<double>(r.tokens()) / r.seconds;
   fmt::print(
       "{} tokens in {} {} of {}: mean NLL {:.5f}, perplexity {:.4f}, standard error {}, {:.2f} s, {:.1f} tokens/s\n",
@@ -112,9 +151,15 @@ void print_likelihood(const Likelihood& r, const LoadOptions& load, const std::s
   fmt::print("precision {}, device {}", precision_of(load), device);
   if (r.left_out > 0) fmt::print("; {} tokens after the last window were left out", r.left_out);
   fmt::print("\n");
+  if (options.against.empty()) return;
+  const auto n = static_cast<double>(r.tokens());
+  fmt::print(
+      "from {}: mean KL divergence {:.3e} nats, largest {:.3e}; the most likely token is the same for {:.2f} %\n",
+      options.against, r.divergence / n, r.largest_divergence, 100 * static_cast<double>(r.same_choice) / n);
 }
 
-void print_json(const Likelihood& r, const LoadOptions& load, const std::string& device) {
+void print_json(const Likelihood& r, const EvalOptions& options, const std::string& device) {
+  const LoadOptions& load = options.load;
   JsonObject out{{"tokens", r.tokens()},
                  {"windows", r.windows},
                  {"window", r.targets},
@@ -126,6 +171,13 @@ void print_json(const Likelihood& r, const LoadOptions& load, const std::string&
                  {"tokens_per_second", static_cast<double>(r.tokens()) / r.seconds},
                  {"precision", precision_of(load)},
                  {"device", device}};
+  if (!options.against.empty()) {
+    const auto n = static_cast<double>(r.tokens());
+    out["against"] = JsonObject{{"precision", options.against},
+                                {"mean_kl_divergence", finite_or_null(r.divergence / n)},
+                                {"largest_kl_divergence", finite_or_null(r.largest_divergence)},
+                                {"same_most_likely", static_cast<double>(r.same_choice) / n}};
+  }
   fmt::print("{}\n", write_json(out, {.indent = 2}));
 }
 
@@ -140,10 +192,16 @@ int run_eval(const EvalOptions& options) {
   const int64_t all = targets / window;
   const int64_t windows = options.max_windows > 0 ? std::min(all, options.max_windows) : all;
   LoadedModel loaded = load_model(score_limits(options.load, options.window));
-  Likelihood result = measure(loaded, tokens, window, windows, options.load.progress);
+  std::optional<LoadedModel> other;
+  if (!options.against.empty()) {
+    LoadOptions load = options.load;
+    load.precision = parse_precision(options.against);
+    other = load_model(score_limits(load, options.window));
+  }
+  Likelihood result = measure(loaded, other ? &*other : nullptr, tokens, window, windows, options.load.progress);
   result.left_out = targets - result.tokens();
   const auto print = options.json ? print_json : print_likelihood;
-  print(result, options.load, loaded.device->info().name);
+  print(result, options, loaded.device->info().name);
   return 0;
 }
 

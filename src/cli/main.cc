@@ -208,6 +208,10 @@ void add_eval(CLI::App& main, LoadFlags& load, EvalOptions& o) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--max-windows", o.max_windows, "Stop after so many windows; 0: all")->check(CLI::NonNegativeNumber);
+  app.add_option(
+         "--against", o.against,
+         "Compare every token's distribution with that of this precision: KL divergence, same most likely token")
+      ->check(CLI::IsMember({"fast", "fp8", "float32"}));
   app.add_flag("--json", o.json, "Machine-readable output");
 }
 

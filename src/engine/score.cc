@@ -18,6 +18,19 @@ double log_softmax(std::span<const T> logits, int64_t target) {
 
 }  // namespace
 
+double kl_divergence(std::span<const double> p, std::span<const double> q) {
+  CHECK(p.size() == q.size() && !p.empty(), "{} and {} logits", p.size(), q.size());
+  const double p_top = *std::max_element(p.begin(), p.end()), q_top = *std::max_element(q.begin(), q.end());
+  double p_sum = 0, q_sum = 0, difference = 0;  // sum of e^(p - p_top) (p - q)
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double weight = std::exp(p[i] - p_top);
+    p_sum += weight;
+    q_sum += std::exp(q[i] - q_top);
+    difference += weight * ((p[i] - p_top) - (q[i] - q_top));
+  }
+  return difference / p_sum - std::log(p_sum) + std::log(q_sum);
+}
+
 double log_softmax_at(std::span<const float> logits, int64_t target) {
   return log_softmax(logits, target);
 }
@@ -48,16 +61,17 @@ Scorer::Scorer(LoadedModel& loaded)
   CHECK(pool_.open(cache_, loaded.max_model_len), "no room for {} tokens", loaded.max_model_len);
 }
 
-std::span<const double> Scorer::score(std::span<const int32_t> tokens) {
+std::span<const double> Scorer::score(std::span<const int32_t> tokens, const EachRow& each) {
   const Limits& limits = loaded_.compiled.prefill.limits;
   const int64_t targets = static_cast<int64_t>(tokens.size()) - 1, step = std::min(limits.tokens, limits.rows);
   CHECK(targets >= 1 && targets <= loaded_.max_model_len, "{} tokens", targets);
   log_probabilities_.clear();
-  for (int64_t begin = 0; begin < targets; begin += step) score_chunk(tokens, begin, std::min(step, targets - begin));
+  for (int64_t begin = 0; begin < targets; begin += step)
+    score_chunk(tokens, begin, std::min(step, targets - begin), each);
   return log_probabilities_;
 }
 
-void Scorer::score_chunk(std::span<const int32_t> tokens, int64_t begin, int64_t count) {
+void Scorer::score_chunk(std::span<const int32_t> tokens, int64_t begin, int64_t count, const EachRow& each) {
   const Plan& plan = loaded_.compiled.prefill;
   batch_.clear();
   batch_.add(tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin, cache_.blocks, cache_.slot,
@@ -76,6 +90,11 @@ void Scorer::score_chunk(std::span<const int32_t> tokens, int64_t begin, int64_t
     if (!std::isfinite(value))
       throw Error(StatusCode::internal, fmt::format("the logits after token {} of a text are not finite", begin + i));
     log_probabilities_.push_back(value);
+    if (!each) continue;
+    row_.resize(vocab);
+    for (size_t v = 0; v < vocab; ++v)
+      row_[v] = wide ? reinterpret_cast<const double*>(rows)[row + v] : reinterpret_cast<const float*>(rows)[row + v];
+    each(begin + i, row_);
   }
 }
 

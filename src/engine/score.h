@@ -1,6 +1,7 @@
 // Scorer: the log-likelihood of given tokens. For `moesaic eval`.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,9 @@ constexpr int64_t kScoreLogitsBytes = int64_t{256} << 20;
 // as kScoreLogitsBytes allows, at most 512.
 LoadOptions score_limits(LoadOptions options, int64_t targets, int64_t chunk = 0);
 
+// Sum over tokens of p (ln p - ln q), in nats, of the distributions softmax(p) and softmax(q) of logits [vocab].
+double kl_divergence(std::span<const double> p, std::span<const double> q);
+
 // ln softmax(logits)[target], summed in double.
 double log_softmax_at(std::span<const float> logits, int64_t target);
 double log_softmax_at(std::span<const double> logits, int64_t target);
@@ -28,11 +32,13 @@ class Scorer {
 
   // The natural logarithm of the probability of each token after the first, given those before it: tokens.size() - 1
   // values, valid until the next call. Throws Error(internal) when a logit row is not finite.
-  std::span<const double> score(std::span<const int32_t> tokens);
+  // `each` is given the logits [vocab] behind every value as they come: after the i-th of the tokens.
+  using EachRow = std::function<void(int64_t i, std::span<const double> logits)>;
+  std::span<const double> score(std::span<const int32_t> tokens, const EachRow& each = {});
 
  private:
   // Scores tokens[begin + 1 .. begin + count] from one step on tokens[begin ..].
-  void score_chunk(std::span<const int32_t> tokens, int64_t begin, int64_t count);
+  void score_chunk(std::span<const int32_t> tokens, int64_t begin, int64_t count, const EachRow& each);
 
   LoadedModel& loaded_;
   CachePool pool_;
@@ -40,6 +46,7 @@ class Scorer {
   Batch batch_;
   Buffer host_;  // logits of a chunk
   std::vector<double> log_probabilities_;
+  std::vector<double> row_;
 };
 
 }  // namespace moesaic

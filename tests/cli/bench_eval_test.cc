@@ -182,6 +182,26 @@ TEST(Eval, PrintsOneSummary) {
   EXPECT_THAT(text, HasSubstr("20 tokens after the last window were left out"));
 }
 
+// A precision from itself: nothing. Rounding moves distributions by little, and some most likely tokens.
+TEST(Eval, ComparesWithAnotherPrecision) {
+  Rng rng = fresh_rng();
+  const TempDir dir;
+  EvalOptions options = tiny_eval(write_tokens(dir, "tokens", random_ids(rng, 81)), 20);
+  const auto against = [&](Precision precision) {
+    options.load.precision = precision;
+    options.against = "float32";
+    const JsonObject all = eval_json(options);
+    return json_object(all.at("against"), "against");
+  };
+  const JsonObject none = against(Precision::float32), fast = against(Precision::fast), fp8 = against(Precision::fp8);
+  EXPECT_EQ(json_number(none, "mean_kl_divergence", ""), 0);
+  EXPECT_EQ(json_number(none, "same_most_likely", ""), 1);
+  EXPECT_GT(json_number(fast, "mean_kl_divergence", ""), 0);
+  EXPECT_GT(json_number(fp8, "mean_kl_divergence", ""), json_number(fast, "mean_kl_divergence", ""));
+  EXPECT_GE(json_number(fp8, "largest_kl_divergence", ""), json_number(fp8, "mean_kl_divergence", ""));
+  EXPECT_LT(json_number(fp8, "mean_kl_divergence", ""), 0.1);
+}
+
 TEST(Eval, TextAndItsTokensAgree) {
   if (!std::filesystem::exists(kDemo + "/model.safetensors")) GTEST_SKIP() << "models/demo is not here";
   const TempDir dir;

@@ -46,6 +46,33 @@ std::vector<T> copy(const Tensor& tensor) {
   return out;
 }
 
+TEST(Score, DivergenceOfDistributions) {
+  const std::vector<double> p = {1, 3, -2}, shifted = {101, 103, 98}, q = {0, 0, 0};
+  EXPECT_NEAR(kl_divergence(p, p), 0, 1e-15);
+  EXPECT_NEAR(kl_divergence(p, shifted), 0, 1e-13) << "logits are defined up to a constant";
+  double want = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const double log_p = log_softmax_at(std::span<const double>(p), static_cast<int64_t>(i));
+    want += std::exp(log_p) * (log_p - std::log(1.0 / 3));
+  }
+  EXPECT_NEAR(kl_divergence(p, q), want, 1e-14);
+  EXPECT_GT(kl_divergence(q, p), kl_divergence(p, q));
+}
+
+TEST(Score, GivesEveryRowOfLogits) {
+  Rng rng = fresh_rng();
+  const std::vector<int32_t> tokens = random_tokens(rng, 30);
+  LoadedModel loaded = load_model(score_limits(options_for(Precision::float32), 29, 8));
+  Scorer scorer(loaded);
+  std::vector<double> again;
+  const auto values = scorer.score(tokens, [&](int64_t i, std::span<const double> logits) {
+    ASSERT_EQ(i, std::ssize(again));
+    again.push_back(log_softmax_at(logits, tokens[static_cast<size_t>(i + 1)]));
+  });
+  ASSERT_EQ(again.size(), values.size());
+  for (size_t i = 0; i < again.size(); ++i) EXPECT_DOUBLE_EQ(again[i], values[i]);
+}
+
 TEST(Score, MatchesReferenceLogits) {
   const SafetensorsFile file = SafetensorsFile::open(kGolden + "/golden.safetensors");
   const auto ids = copy<int64_t>(file.tensor("input_ids"));

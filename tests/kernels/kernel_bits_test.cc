@@ -124,7 +124,7 @@ TEST(KernelBits, ExpertRowsDoNotDependOnNeighbours) {
   const TestOperand weight = mxfp4_operand(rng, WeightKind::experts, {2, 48, 96}, kScales);
   const TestOperand fp8 = fp8_operand(rng, WeightKind::experts, {2, 48, 96}, 128, 128);
   const Bounds now{kRows, 0};
-  const TestOperand x = normal_operand(rng, {Symbol::T, 96}, now);
+  const TestOperand x = normal_operand(rng, {Symbol::T, 96}, now), quantised = quantized_operand(x);
   const auto run = [&](const Kernel& kernel, std::vector<int32_t> rows) {
     const auto n = static_cast<int32_t>(rows.size());
     Attrs attrs{{Attr::gather, 1}, {Attr::limit, 7}, {Attr::alpha, 1.702}};
@@ -133,7 +133,11 @@ TEST(KernelBits, ExpertRowsDoNotDependOnNeighbours) {
     KernelCase test = make_case("", kernel.op, attrs,
                                 {x, integer_operand({Symbol::T}, all), integer_operand({3}, {0, n, n}), weight}, now);
     test.desc.precision = Precision::fast;
-    if (refusal(kernel, test) != nullptr) test.desc.inputs[3] = fp8.desc, test.steps[0].inputs[3] = fp8;
+    const auto put = [&](size_t input, const TestOperand& operand) {
+      test.desc.inputs[input] = operand.desc, test.steps[0].inputs[input] = operand;
+    };
+    if (refusal(kernel, test) != nullptr) put(0, quantised);  // a kernel of FP8 activations, or of FP8 weights
+    if (refusal(kernel, test) != nullptr) put(0, x), put(3, fp8);
     const KernelRun result = run_kernel(kernel, test);
     const auto floats = result.floats(0);
     return std::vector<float>(floats.begin(), floats.begin() + std::ssize(floats) / kRows * n);
