@@ -7,11 +7,9 @@
 
 namespace moesaic::cuda {
 
-// elementwise.cu, norm.cu
+// elementwise.cu, norm.cu, quantize.cu
 extern const Kernel kEmbed, kAdd, kSlice, kGlu, kSigmoidGate, kClampedSwiglu, kGelu, kLastToken;
-// quantize.cu
-extern const Kernel kQuantize;
-extern const Kernel kRmsNorm, kAddRmsNorm, kLayerNorm, kGatedRmsNorm, kAttnRes, kJoinHidden;
+extern const Kernel kRmsNorm, kAddRmsNorm, kLayerNorm, kGatedRmsNorm, kAttnRes, kJoinHidden, kQuantize;
 // rope.cu
 extern const Kernel kRopeTable, kRope;
 // routing.cu
@@ -20,7 +18,7 @@ extern const Kernel kRoute, kDispatch, kCombine;
 extern const Kernel kLinearBf16, kGroupedLinearBf16;
 // linear.cu, experts.cu: any weight format, float32 arithmetic
 extern const Kernel kLinear, kGroupedLinear, kExpertLinear, kExpertSwiglu;
-// experts_mxfp4.cu: activations rounded to bf16
+// experts_mxfp4.cu: activations rounded to bf16, or FP8 as quantize makes them
 extern const Kernel kExpertLinearMxfp4, kExpertSwigluMxfp4;
 // gqa.cu; gqa_prefill.cu: bf16 caches on the matrix units
 extern const Kernel kGqa, kGqaBf16;
