@@ -84,6 +84,13 @@ void print_explanation(const Explanation& e) {
   print_memory(e);
 }
 
+// What kernels are chosen for; for a GPU it need not be there.
+DeviceInfo device_to_explain(const LoadOptions& load) {
+  if (load.backend != Backend::cuda) return make_cpu_device(load.backend, load.threads)->info();
+  if (registry_of(Backend::cuda).kernels().empty()) fail_argument("{}", cuda_unavailable());
+  return {.backend = Backend::cuda, .name = "cuda (sm_90a)"};
+}
+
 }  // namespace
 
 const char* phase_name(Phase phase) {
@@ -101,11 +108,11 @@ int run_explain(const ExplainOptions& options) {
   ModelSource source = find_model(options.load.model, !options.load.dummy_weights);
   const BoundGraph bound = build_graph(source, options.load.backend, cache_dtype(options.load));
   check_binding(bound.binding, source.directory.string());
-  const std::unique_ptr<Device> device = make_cpu_device(options.load.backend, options.load.threads);
-  const CompileOptions to_compile = compile_options(options.load, source.model, device->info());
+  const DeviceInfo device = device_to_explain(options.load);
+  const CompileOptions to_compile = compile_options(options.load, source.model, device);
   Explanation e{.model = source.model,
                 .load = options.load,
-                .device = device->info(),
+                .device = device,
                 .from_checkpoint = source.shards.has_value(),
                 .context = options.load.max_model_len,
                 .phases = phases,

@@ -23,6 +23,7 @@ JsonObject step_json(const Step& step, const WeightMap& weights) {
   return {{"step", step.label},
           {"op", op_text(step)},
           {"kernel", step.kernel->name},
+          {"joins_step_before", step.together == 0},
           {"outputs", std::move(outputs)},
           {"weight_bytes", step_weight_bytes(step, weights)},
           {"workspace_bytes", step.workspace_bytes},

@@ -17,9 +17,9 @@ bool same_refusals(const Step& a, const Step& b) {
 
 bool alike(const StepGroup& group, const LayerLabel& label, const Step& step, int64_t weight_bytes) {
   return group.label.pattern == label.pattern && group.step->kernel == step.kernel &&
-         op_text(*group.step) == op_text(step) && output_types(*group.step) == output_types(step) &&
-         group.weight_bytes == weight_bytes && group.step->workspace_bytes == step.workspace_bytes &&
-         same_refusals(*group.step, step);
+         (group.step->together == 0) == (step.together == 0) && op_text(*group.step) == op_text(step) &&
+         output_types(*group.step) == output_types(step) && group.weight_bytes == weight_bytes &&
+         group.step->workspace_bytes == step.workspace_bytes && same_refusals(*group.step, step);
 }
 
 std::string bytes_text(int64_t bytes) {
@@ -112,14 +112,21 @@ std::vector<StepGroup> group_steps(const Plan& plan, const WeightMap& weights) {
   return groups;
 }
 
+std::string kernel_text(const Step& step) {
+  return fmt::format("{}{}", step.together == 0 ? "^ " : "", step.kernel->name);
+}
+
 void print_steps(const Plan& plan, const WeightMap& weights) {
   const std::vector<StepGroup> groups = group_steps(plan, weights);
   Table table({"step", "layers", "op", "kernel", "output", "weights", "workspace"});
   for (const StepGroup& group : groups)
-    table.add({group.label.name, layers_text(group), op_text(*group.step), group.step->kernel->name,
+    table.add({group.label.name, layers_text(group), op_text(*group.step), kernel_text(*group.step),
                output_types(*group.step), bytes_text(group.weight_bytes), bytes_text(group.step->workspace_bytes)});
   table.print();
   fmt::print("{} steps; weights and workspace are those of one step\n", plan.steps.size());
+  const auto joined = [](const Step& step) { return step.together == 0; };
+  if (std::any_of(plan.steps.begin(), plan.steps.end(), joined))
+    fmt::print("^ in the launch of the step before it, where shapes allow\n");
   print_refusals(groups);
 }
 

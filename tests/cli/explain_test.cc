@@ -140,6 +140,21 @@ TEST(Explain, RefusalsAreShownOnceWithTheirOps) {
   EXPECT_LE(occurrences(text, reason), 2u) << text;  // of two kernels
 }
 
+// Without a GPU, where the build has its kernels.
+TEST(Explain, AGpuNeedNotBeThere) {
+  ExplainOptions options = options_of("prefill", "", Precision::fp8);
+  options.load.backend = Backend::cuda;
+  if (registry_of(Backend::cuda).kernels().empty()) {
+    EXPECT_THROW(explain(options), Error);
+    return;
+  }
+  const std::string text = explain(options);
+  for (const char* part : {"on cuda (sm_90a), precision fp8", "fuse_rope", "gqa.bf16.cuda", "^ dispatch.cuda",
+                           "^ quantize.cuda", "expert_swiglu.mxfp4.cuda", "in the launch of the step before it"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  EXPECT_EQ(text.find("rope.cuda"), std::string::npos) << "rotations are inside attention";
+}
+
 TEST(Explain, AlikeLayersAreOneRow) {
   const TempDir dir;
   ExplainOptions options = options_of("decode");
