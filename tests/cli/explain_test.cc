@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/temp_dir.h"
 #include "cli/commands.h"
+#include "engine/load_options.h"
 #include "ir/graph.h"
 
 namespace moesaic {
@@ -35,9 +36,11 @@ std::string explain(const ExplainOptions& options) {
   return testing::internal::GetCapturedStdout();
 }
 
-JsonObject explain_json(const std::string& model, Precision precision = Precision::fast) {
+JsonObject explain_json(const std::string& model, Precision precision = Precision::fast,
+                        Backend backend = Backend::cpu) {
   ExplainOptions options = options_of("", "", precision);
   options.load.model = model;
+  options.load.backend = backend;
   options.json = true;
   return parse_json(explain(options), "explain").as_object();
 }
@@ -111,6 +114,19 @@ TEST(Explain, MemoryDoesNotGrowWithDepth) {
   EXPECT_EQ(2 * four.at("memory").at("cache").at("bytes").as_int64(),
             eight.at("memory").at("cache").at("bytes").as_int64());
   EXPECT_EQ(four.at("formats"), "assumed");
+}
+
+// On a GPU alike, in every precision: no layer keeps a copy of its experts.
+TEST(Explain, MemoryOfAGpuDoesNotGrowWithDepth) {
+  if (registry_of(Backend::cuda).kernels().empty()) GTEST_SKIP() << cuda_unavailable();
+  const TempDir dir;
+  for (Precision precision : {Precision::float32, Precision::fast, Precision::fp8}) {
+    const JsonObject four = explain_json(write_config(dir, 4), precision, Backend::cuda),
+                     many = explain_json(write_config(dir, 36), precision, Backend::cuda);
+    EXPECT_GT(four.at("memory").at("workspace_bytes").as_int64(), 0);
+    for (const char* key : {"workspace_bytes", "activation_bytes"})
+      EXPECT_EQ(four.at("memory").at(key), many.at("memory").at(key)) << key << " " << precision_name(precision);
+  }
 }
 
 // The workspace is the largest request of any step of either phase: one region, not a sum.
