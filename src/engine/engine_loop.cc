@@ -6,6 +6,11 @@
 #include "base/log.h"
 
 namespace moesaic {
+namespace {
+
+constexpr auto kExpertsEvery = std::chrono::milliseconds(250);  // between copies of the experts' counts
+
+}  // namespace
 
 EngineLoop::EngineLoop(LoadedModel& model, const Tokenizer* tokenizer, LoopOptions options)
     : model_(model),
@@ -304,7 +309,15 @@ void EngineLoop::sample_batch(const Plan& plan) {
   drop_ended();
 }
 
+// True when the token ends the sequence.
+bool EngineLoop::accept(Sequence& sequence, const SampledToken& token, FinishReason& reason) {
+  if (sequence.generated() == 0) counted_.prompt_tokens += sequence.prompt_tokens;
+  ++counted_.generated_tokens;
+  return sequence.accept(token, reason);
+}
+
 void EngineLoop::end_scoring(Sequence& sequence) {
+  counted_.prompt_tokens += sequence.prompt_tokens;
   sequence.stream->push({.prompt = std::exchange(sequence.prompt_scores, {})});
   retire(sequence, {}, FinishReason::length);
 }
@@ -316,7 +329,7 @@ bool EngineLoop::take_tokens(size_t i) {
   for (int64_t j = 0; j < count; ++j) {
     const SampledToken& token = sampled_[i * (sampled_.size() / sampled_count_.size()) + static_cast<size_t>(j)];
     FinishReason reason = FinishReason::error;
-    if (token.status.ok() && !sequence.accept(token, reason)) continue;
+    if (token.status.ok() && !accept(sequence, token, reason)) continue;
     retire(sequence, token.status, reason);
     return false;
   }
@@ -378,7 +391,7 @@ void EngineLoop::take_sampled(Sequence& sequence, const SampledToken& token) {
   --sequence.in_flight;
   if (token.status.ok()) sequence.sampler.append(token.id);
   FinishReason reason = FinishReason::error;
-  if (!token.status.ok() || sequence.accept(token, reason)) return retire(sequence, token.status, reason);
+  if (!token.status.ok() || accept(sequence, token, reason)) return retire(sequence, token.status, reason);
   scheduler_.charge(sequence, 1);
 }
 
@@ -440,8 +453,10 @@ void EngineLoop::retire(Sequence& sequence, Status status, FinishReason reason) 
   for (InFlight& step : in_flight_)
     std::replace(step.sequences.begin(), step.sequences.end(), &sequence, static_cast<Sequence*>(nullptr));
   count(sequence, reason);
-  sequence.finish(std::move(status), reason);
   memory_.close(sequence);
+  sequence.ended = true;
+  publish_stats();  // whoever reads the answer's end finds it counted
+  sequence.finish(std::move(status), reason);
 }
 
 void EngineLoop::count(const Sequence& sequence, FinishReason reason) {
@@ -455,17 +470,22 @@ void EngineLoop::count(const Sequence& sequence, FinishReason reason) {
 }
 
 void EngineLoop::publish_stats() {
+  const auto live = [](const Sequence& s) { return !s.ended; };
   EngineStats now = counted_;
-  now.running = std::ssize(scheduler_.running());
-  now.waiting = std::ssize(scheduler_.waiting());
+  now.running = std::ranges::count_if(scheduler_.running(), live);
+  now.waiting = std::ranges::count_if(scheduler_.waiting(), live);
   now.preemptions = scheduler_.preemptions();
-  memory_.count(now);
-  const std::lock_guard lock(stats_mutex_);
   now.experts = experts_.experts();
-  now.expert_tokens = experts_.tokens();
-  stats_ = std::move(now);
+  memory_.count(now);
+  const bool idle = now.running + now.waiting == 0;
+  const std::lock_guard lock(stats_mutex_);
   last_step_ = Clock::now();
-  idle_ = stats_.running + stats_.waiting == 0;
+  // The experts' counts are many: not at every step.
+  if (idle || last_step_ - experts_copied_ > kExpertsEvery)
+    now.expert_tokens = experts_.tokens(), experts_copied_ = last_step_;
+  else now.expert_tokens = std::move(stats_.expert_tokens);
+  stats_ = std::move(now);
+  idle_ = idle;
 }
 
 EngineStats EngineLoop::stats() const {

@@ -85,6 +85,7 @@ class EngineLoop {
   };
   void add_scored_rows(Sequence& sequence, int64_t rows);
   void end_scoring(Sequence& sequence);
+  bool accept(Sequence& sequence, const SampledToken& token, FinishReason& reason);
   // The tokens chosen for in_batch_[i]; false when the sequence has ended.
   bool take_tokens(size_t i);
   void retire(Sequence& sequence, Status status, FinishReason reason);
@@ -121,9 +122,9 @@ class EngineLoop {
   std::condition_variable cleared_;
   Status failure_;  // guarded by mutex_; not ok after an engine failure
   mutable std::mutex stats_mutex_;
-  EngineStats stats_;            // guarded by stats_mutex_
-  Clock::time_point last_step_;  // guarded by stats_mutex_
-  bool idle_ = true;             // guarded by stats_mutex_
+  EngineStats stats_;                             // guarded by stats_mutex_
+  Clock::time_point last_step_, experts_copied_;  // guarded by stats_mutex_
+  bool idle_ = true;                              // guarded by stats_mutex_
   std::thread thread_;
 };
 

@@ -114,11 +114,10 @@ HarmonyParser::Delta Sequence::text_of(int32_t token, bool visible, bool last) {
 
 void Sequence::finish(Status status, FinishReason reason) {
   const Clock::time_point now = Clock::now();
-  ended = true;
   usage.prompt_tokens = prompt_tokens;
   usage.completion_tokens = generated();
   usage.total_seconds = seconds(now - submitted);
-  if (cache.slot >= 0 || generated() > 0) usage.queue_seconds = seconds(started - submitted);
+  if (started != Clock::time_point()) usage.queue_seconds = seconds(started - submitted);
   if (generated() > 0) usage.first_token_seconds = seconds(first_token - submitted);
   stream->finish(std::move(status), reason, usage, std::move(stop_match));
 }
