@@ -61,9 +61,26 @@ void HarmonyMachine::feed(AnswerSink& sink, unsigned char c) {
     default: break;
   }
   if (part == Part::none) begin_body(sink);  // an answer without a header
+  if (part == Part::prompted) return prompted(sink, c);
   if (part == Part::role) role_text += static_cast<char>(c);
   else if (part == Part::channel) channel_text += static_cast<char>(c);
   else if (part == Part::body) call ? sink.raw(c) : sink.text(c);
+}
+
+// After the role in the prompt: a recipient, or else an answer without a header.
+void HarmonyMachine::prompted(AnswerSink& sink, unsigned char c) {
+  constexpr std::string_view kTo = " to=";
+  role_text += static_cast<char>(c);
+  if (role_text.starts_with(kTo) || kTo.starts_with(role_text)) return;
+  const std::string text = std::exchange(role_text, {});
+  begin_body(sink);
+  sink.text(text);
+}
+
+void HarmonyMachine::begin_answer() {
+  if (part != Part::role) return;
+  part = Part::prompted;
+  role_text.clear();
 }
 
 void HarmonyMachine::begin_body(AnswerSink& sink) {

@@ -30,13 +30,15 @@ struct HarmonyMachine {
   static std::span<const AnswerMarker> markers();
   void feed(AnswerSink& sink, unsigned char c);
   void finish(AnswerSink& sink);
+  void begin_answer();  // what came so far was the prompt's
 
-  enum class Part : uint8_t { none, role, channel, type, body };
+  enum class Part : uint8_t { none, role, prompted, channel, type, body };
   Part part = Part::none;
   bool call = false;  // the body is a call's arguments
   std::string role_text, channel_text;
 
  private:
+  void prompted(AnswerSink& sink, unsigned char c);
   void begin_body(AnswerSink& sink);
   void end_message(AnswerSink& sink);
 };

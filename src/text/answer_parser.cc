@@ -126,6 +126,7 @@ AnswerParser::AnswerParser(ChatFormat format, const Tokenizer& tokenizer, std::s
   // A call that the prompt begins is not this answer's.
   if (s.sink.calls() > 0) s = State(format, tokenizer, tools);
   s.sink.begin_answer();
+  if (auto* harmony = std::get_if<HarmonyMachine>(&s.machine)) harmony->begin_answer();
 }
 
 AnswerParser::~AnswerParser() = default;
