@@ -29,7 +29,7 @@ struct Request {
 
 struct Response {
   int status = 200;
-  std::string body;
+  std::string body = {};
   std::string content_type = "application/json";
   Headers headers = {};
 };
