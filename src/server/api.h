@@ -16,8 +16,8 @@
 namespace moesaic {
 
 struct ApiOptions {
-  std::vector<std::string> served_names;  // the first is what answers say
-  std::string model_root;                 // the directory, for /v1/models
+  std::vector<std::string> served_names = {};  // the first is what answers say
+  std::string model_root = {};                 // the directory, for /v1/models
   bool any_model_name = false;
   std::string reasoning_field = "reasoning_content";  // or reasoning, or both
   int max_n = 8, max_logprobs = 20;
@@ -27,13 +27,13 @@ struct ApiOptions {
   bool trust_request_chat_template = false;
   bool priorities = false;  // the scheduler honours `priority`
   bool timings = false;
-  std::string chat_template;        // instead of the checkpoint's; a template's text
-  JsonObject chat_template_kwargs;  // defaults
+  std::string chat_template = {};        // instead of the checkpoint's; a template's text
+  JsonObject chat_template_kwargs = {};  // defaults
   int max_images = 16;
-  std::vector<std::string> allowed_media_domains;  // hosts that images may be fetched from
-  std::string allowed_local_media_path;
+  std::vector<std::string> allowed_media_domains = {};  // hosts that images may be fetched from
+  std::string allowed_local_media_path = {};
   int64_t response_store_size = 0;       // of /v1/responses
-  std::string fingerprint;               // system_fingerprint
+  std::string fingerprint = {};          // system_fingerprint
   size_t stream_buffer_bytes = 1 << 20;  // as http::ServerOptions has it: above it, a stream's answer waits
 };
 
