@@ -121,8 +121,11 @@ struct XtmlMachine {
 
 // The markers of a format; without tools those of calls are left out where they are text to a model without tools.
 std::span<const AnswerMarker> answer_markers(ChatFormat format, bool tools);
-// Whether an answer to `prompt` begins inside <think>.
-bool prompt_opens_thinking(const Tokenizer& tokenizer, std::span<const int32_t> prompt);
+// Where an answer to `prompt` begins as to <think> and </think>.
+enum class PromptThinking : uint8_t { none, open, closed };
+PromptThinking prompt_thinking(const Tokenizer& tokenizer, std::span<const int32_t> prompt);
+// The part of the prompt that belongs to the answer's message, for harmony and Kimi K3.
+std::span<const int32_t> begun_message(ChatFormat format, const Tokenizer& tokenizer, std::span<const int32_t> prompt);
 
 // The value of an attribute NAME="VALUE" in a tag's text; empty when it is not there.
 std::optional<std::string> tag_attribute(std::string_view tag, std::string_view name);

@@ -86,9 +86,6 @@ struct AnswerParser::State {
   std::string bytes;  // of the token pushed last; kept for its memory
 };
 
-namespace {
-
-// The part of the prompt that belongs to the answer's message.
 std::span<const int32_t> begun_message(ChatFormat format, const Tokenizer& tokenizer, std::span<const int32_t> prompt) {
   const bool harmony = format == ChatFormat::harmony;
   const auto border = tokenizer.token_to_id(harmony ? "<|start|>" : "<|end_of_msg|>");
@@ -97,20 +94,19 @@ std::span<const int32_t> begun_message(ChatFormat format, const Tokenizer& token
   return prompt.subspan(harmony ? prompt.size() : 0);
 }
 
-}  // namespace
-
-bool prompt_opens_thinking(const Tokenizer& tokenizer, std::span<const int32_t> prompt) {
+PromptThinking prompt_thinking(const Tokenizer& tokenizer, std::span<const int32_t> prompt) {
   const auto think = tokenizer.token_to_id("<think>"), end = tokenizer.token_to_id("</think>");
   if (!think || !end) {  // by its letters, at the very end
-    const size_t tail = std::min<size_t>(prompt.size(), 16);
-    return trim_spaces(tokenizer.decode(prompt.last(tail), false)).ends_with("<think>");
+    const std::string tail = tokenizer.decode(prompt.last(std::min<size_t>(prompt.size(), 16)), false);
+    if (trim_spaces(tail).ends_with("<think>")) return PromptThinking::open;
+    return trim_spaces(tail).ends_with("</think>") ? PromptThinking::closed : PromptThinking::none;
   }
   for (size_t i = prompt.size(); i-- > 0;) {
-    if (prompt[i] == think) return true;
-    // Other special tokens stand where a turn begins.
-    if (prompt[i] == end || tokenizer.is_special(prompt[i])) return false;
+    if (prompt[i] == think) return PromptThinking::open;
+    if (prompt[i] == end) return PromptThinking::closed;
+    if (tokenizer.is_special(prompt[i])) break;  // where a turn begins
   }
-  return false;
+  return PromptThinking::none;
 }
 
 AnswerParser::AnswerParser(ChatFormat format, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
@@ -120,7 +116,7 @@ AnswerParser::AnswerParser(ChatFormat format, const Tokenizer& tokenizer, std::s
   if (!s.scanner.has_token(kThink)) s.sink.think_markers_are_letters();
   std::span<const int32_t> begun;
   if (format == ChatFormat::harmony || format == ChatFormat::kimi_k3) begun = begun_message(format, tokenizer, prompt);
-  else if (format != ChatFormat::plain && prompt_opens_thinking(tokenizer, prompt)) s.sink.turn(true);
+  else if (format != ChatFormat::plain && prompt_thinking(tokenizer, prompt) == PromptThinking::open) s.sink.turn(true);
   AnswerDelta said;
   for (const int32_t token : begun) s.push(token, said);
   // A call that the prompt begins is not this answer's.
