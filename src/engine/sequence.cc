@@ -8,6 +8,8 @@
 namespace moesaic {
 namespace {
 
+constexpr int64_t kUsualAnswer = 1024;  // tokens that an answer has room for from the start; longer ones grow
+
 double seconds(Clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
@@ -33,7 +35,7 @@ Sequence::Sequence(Request r, std::shared_ptr<CompletionStream> out, const Token
       eos(end_of_sequence),
       ending(request.stop_token_ids) {
   if (!request.ignore_eos) ending.insert(ending.end(), eos.begin(), eos.end());
-  tokens.reserve(static_cast<size_t>(worst_case_tokens()));
+  tokens.reserve(static_cast<size_t>(std::min(worst_case_tokens(), prompt_tokens + kUsualAnswer)));
   if (tokenizer == nullptr) return;
   if (request.chat && HarmonyParser::speaks(*tokenizer)) parser.emplace(*tokenizer);
   else detokenizer.emplace(*tokenizer, request.skip_special_tokens);
