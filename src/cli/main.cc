@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "cli/serve_flags.h"
 #include "engine/load_options.h"
 #include "engine/sampling_check.h"
 
@@ -262,7 +263,14 @@ int fail_usage(const CLI::App& app, const std::string& message) {
 
 int fail_parse(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help, --version
-  if (!app.get_subcommands().empty()) return fail_usage(app, error.what());
+  if (const auto parsed = app.get_subcommands(); !parsed.empty()) {
+    const auto rest = parsed.front()->remaining();
+    const bool unknown = error.get_name() == "ExtrasError" && !rest.empty() && rest.front().starts_with('-');
+    if (!unknown) return fail_usage(app, error.what());
+    const std::string near = nearest_flag(*parsed.front(), rest.front());
+    return fail_usage(app, fmt::format("there is no flag {}{}", rest.front(),
+                                       near.empty() ? "" : fmt::format("; did you mean {}", near)));
+  }
   const auto rest = app.remaining();
   return fail_usage(app,
                     rest.empty() ? "no command was given" : fmt::format("there is no command \"{}\"", rest.front()));
@@ -285,11 +293,15 @@ int run_command(int argc, char** argv) {
   EvalOptions eval;
   SynthOptions synth;
   PlanOptions plan;
+  ServeFlags serve;
+  serve.add(app);
   add_run(app, run_load, run), add_chat(app, chat_load, chat), add_inspect(app, inspect);
   add_explain(app, explain_load, explain), add_diff(app, diff_load, diff), add_bench(app, bench_load, bench);
   add_eval(app, eval_load, eval), add_synth(app, synth), add_plan(app, plan);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = serve_arguments({argv + 1, argv + argc});
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     return fail_parse(app, error);
   }
@@ -306,6 +318,11 @@ int run_command(int argc, char** argv) {
   const std::string command = app.get_subcommands().front()->get_name();
   run.engine = run_load.get(), chat.engine = chat_load.get();
   run.engine.progress = chat.engine.progress = true;
+  if (command == "serve") {
+    RunServeOptions options = serve.get();
+    options.serve.version = MOESAIC_VERSION;
+    return run_serve(std::move(options));
+  }
   if (command == "run") return run_run(run);
   if (command == "chat") return run_chat(chat);
   if (command == "inspect") return run_inspect(inspect);
