@@ -138,7 +138,7 @@ def test_completions_echo_and_logprobs(client):
 
 
 def test_prefix_is_cached(client):
-    text = "Once there was a bear who lived in the wood near the old mill. " * 4
+    text = "Once there was a bear who lived in the wood near the old mill. " * 10
     asked = [{"role": "user", "content": text}]
     first, second = (chat(client, messages=asked, max_completion_tokens=2) for _ in range(2))
     assert second.usage.prompt_tokens_details.cached_tokens > first.usage.prompt_tokens_details.cached_tokens
