@@ -365,7 +365,6 @@ void EngineLoop::start_batch(const Plan& plan) {
     step.sequences.resize(sample_rows_.size(), nullptr);
     by_host |= scored > 0;
     sequence.cache.length += count;
-    memory_.computed(sequence);
     if (!sampled || sequence.request.score_only) continue;
     sample_rows_.push_back(sample_row(sequence));
     by_host |= sequence.sampled_by_host();
@@ -374,6 +373,7 @@ void EngineLoop::start_batch(const Plan& plan) {
   }
   step.result = model_.steps->run(plan, view, sample_rows_);
   in_flight_.push_back(std::move(step));
+  for (Sequence* sequence : in_batch_) memory_.computed(*sequence);
   if (by_host) sample_on_host(plan);
 }
 

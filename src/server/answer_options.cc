@@ -144,7 +144,8 @@ void refuse_unsupported(const Fields& body) {
 
 void read_reported(const Fields& body, const ModelFacts& facts, AnswerOptions& out) {
   out.request.prompt_logprobs = read_logprobs(body, "prompt_logprobs", facts);
-  if (out.request.prompt_logprobs >= 0 && out.stream)
+  out.prompt_logprobs = out.request.prompt_logprobs >= 0;
+  if (out.prompt_logprobs && out.stream)
     body.invalid("prompt_logprobs", "prompt_logprobs is not allowed together with stream: true");
   out.return_token_ids = body.boolean("return_token_ids", false);
   out.tokens_as_ids = body.boolean("return_tokens_as_token_ids", false);

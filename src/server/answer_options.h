@@ -29,6 +29,7 @@ struct AnswerOptions {
   std::optional<int64_t> max_tokens;
   ParamNames names;
   std::optional<StructuredOutput> structured;
+  bool prompt_logprobs = false;  // the caller asked for them as such, not for an echo's
   bool return_token_ids = false, tokens_as_ids = false, timings = false;
 };
 

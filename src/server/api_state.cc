@@ -153,7 +153,7 @@ AnswerView answer_view(const ApiState& state, const ExchangePtr& exchange, const
   view.n = options.n;
   view.include_usage = options.include_usage, view.continuous_usage = options.continuous_usage;
   view.return_token_ids = options.return_token_ids, view.timings = options.timings;
-  view.logprobs = request.sampling.logprobs >= 0, view.prompt_logprobs = request.prompt_logprobs >= 0;
+  view.logprobs = request.sampling.logprobs >= 0, view.prompt_logprobs = options.prompt_logprobs;
   view.format = {state.tokenizer, options.tokens_as_ids, request.skip_special_tokens};
   return view;
 }

@@ -8,7 +8,7 @@ namespace moesaic {
 constexpr size_t kMaxMessages = 10'000;
 
 struct MessageRules {
-  MediaRules media;
+  MediaRules media = {};
   bool developer_role = false;  // the family's template has one; otherwise it is a system message
   bool thinking_key = false;    // the family's template calls earlier reasoning `thinking` (harmony)
   // What to call message i in errors; by default messages[i].

@@ -101,6 +101,7 @@ void read_completion_logprobs(const Fields& body, const ModelFacts& facts, Compl
   request.sampling.logprobs = read_logprobs(body, "logprobs", facts);
   if (out.echo) request.prompt_logprobs = std::max(request.prompt_logprobs, request.sampling.logprobs);
   request.score_only = out.score_only;
+  if (out.score_only) request.prompt_logprobs = std::max(request.prompt_logprobs, 0);  // what scoring is for
 }
 
 void refuse_old_fields(const Fields& body, int n) {
