@@ -89,6 +89,16 @@ Status check_tokens(const Request& request, int64_t vocab) {
   return check(request.stop_token_ids, "stop_token_ids");
 }
 
+Status check_tools(const Request& request) {
+  if (request.tools.empty()) return {};
+  try {
+    if (parse_json(request.tools, "tools").is_array()) return {};
+    return invalid("tools", "tools is not a JSON array");
+  } catch (const Error& error) {
+    return invalid("tools", error.what());
+  }
+}
+
 // The prompt and what it may generate fit the context; fills in max_new_tokens where it is 0.
 Status check_lengths(Request& request, int64_t limit) {
   const auto prompt = static_cast<int64_t>(request.tokens.size());
@@ -138,9 +148,11 @@ Engine Engine::open(const EngineOptions& options) {
   const Tokenizer* tokenizer = state->text->tokenizer.get();
   const int64_t vocab = state->info.vocab;
   const int64_t known = tokenizer != nullptr ? std::min<int64_t>(tokenizer->vocab_size(), vocab) : vocab;
-  state->loop.emplace(state->model, tokenizer,
-                      LoopOptions{.eos = stop_tokens(generation, state->model.model, tokenizer),
-                                  .valid_vocab = known,
+  state->loop.emplace(state->model,
+                      LoopOptions{.world = {.tokenizer = tokenizer,
+                                            .chat_format = state->text->chat_format,
+                                            .valid_vocab = known,
+                                            .eos = stop_tokens(generation, state->model.model, tokenizer)},
                                   .max_queue = options.max_queue,
                                   .scheduler = scheduler_options(options),
                                   .reuse = reuse_options(options),
@@ -169,6 +181,7 @@ Result<Completion> Engine::submit(Request request) {
     images = std::move(*prepared);
   }
   if (Status status = check_lengths(request, limit); !status.ok()) return status;
+  if (Status status = check_tools(request); !status.ok()) return status;
   if (request.prompt_logprobs > kMaxLogprobs)
     return invalid("prompt_logprobs", fmt::format("prompt_logprobs is {}; expected at most {}, or -1 for none",
                                                   request.prompt_logprobs, kMaxLogprobs));
@@ -210,7 +223,7 @@ Result<std::vector<int32_t>> EngineTokenizer::encode_chat(std::string_view messa
 }
 
 bool EngineTokenizer::has_chat_template() const {
-  return files_->tokenizer != nullptr && files_->chat_template.has_value();
+  return files_->has_chat();
 }
 
 }  // namespace moesaic

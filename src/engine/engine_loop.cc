@@ -12,9 +12,8 @@ constexpr auto kExpertsEvery = std::chrono::milliseconds(250);  // between copie
 
 }  // namespace
 
-EngineLoop::EngineLoop(LoadedModel& model, const Tokenizer* tokenizer, LoopOptions options)
+EngineLoop::EngineLoop(LoadedModel& model, LoopOptions options)
     : model_(model),
-      tokenizer_(tokenizer),
       options_(std::move(options)),
       memory_(model, options_.reuse),
       scheduler_(memory_, options_.scheduler),
@@ -28,7 +27,7 @@ EngineLoop::EngineLoop(LoadedModel& model, const Tokenizer* tokenizer, LoopOptio
   last_and_drafts_.reserve(static_cast<size_t>(1 + model.speculative_tokens));
   if (model.draft) drafter_.emplace(model);
   if (model.steps) {
-    model.steps->set_valid_vocab(std::min(options_.valid_vocab, model.compiled.decode.vocab));
+    model.steps->set_valid_vocab(std::min(options_.world.valid_vocab, model.compiled.decode.vocab));
     model.steps->warm_up(model.compiled.decode);
   }
   publish_stats();
@@ -53,7 +52,7 @@ Result<std::shared_ptr<CompletionStream>> EngineLoop::submit(Request request, st
       return Status(StatusCode::resource_exhausted,
                     fmt::format("{} requests are waiting already, the most this engine queues; try again later",
                                 options_.max_queue));
-    incoming_.emplace_back(std::move(request), stream, tokenizer_, options_.valid_vocab, options_.eos);
+    incoming_.emplace_back(std::move(request), stream, options_.world);
     incoming_.back().images = std::move(images);
     incoming_.back().arrival = arrivals_++;
   }

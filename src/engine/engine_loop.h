@@ -18,8 +18,7 @@
 namespace moesaic {
 
 struct LoopOptions {
-  std::vector<int32_t> eos;  // end a sequence unless it ignores them
-  int64_t valid_vocab = 0;
+  SequenceWorld world;
   int64_t max_queue = 0;
   SchedulerOptions scheduler;
   ReuseOptions reuse;
@@ -28,8 +27,8 @@ struct LoopOptions {
 
 class EngineLoop {
  public:
-  // `tokenizer` may be null: no text then. Both outlive the loop.
-  EngineLoop(LoadedModel& model, const Tokenizer* tokenizer, LoopOptions options);
+  // The model outlives the loop.
+  EngineLoop(LoadedModel& model, LoopOptions options);
   ~EngineLoop();
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
@@ -92,7 +91,6 @@ class EngineLoop {
   void fail_all(const Status& status);
 
   LoadedModel& model_;
-  const Tokenizer* tokenizer_;
   const LoopOptions options_;
 
   SequenceMemory memory_;

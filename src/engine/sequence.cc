@@ -23,22 +23,23 @@ GeneratedToken generated_token(const SampledToken& token) {
 
 }  // namespace
 
-Sequence::Sequence(Request r, std::shared_ptr<CompletionStream> out, const Tokenizer* tokenizer, int64_t valid_vocab,
-                   std::span<const int32_t> end_of_sequence)
+Sequence::Sequence(Request r, std::shared_ptr<CompletionStream> out, const SequenceWorld& shared)
     : request(std::move(r)),
       stream(std::move(out)),
       tokens(request.tokens),
       prompt_tokens(static_cast<int64_t>(tokens.size())),
-      sampler(request.sampling, tokens, valid_vocab, request.choice),
+      sampler(request.sampling, tokens, shared.valid_vocab, request.choice),
       stop_strings(request.stop),
       submitted(Clock::now()),
-      eos(end_of_sequence),
+      world(shared),
       ending(request.stop_token_ids) {
-  if (!request.ignore_eos) ending.insert(ending.end(), eos.begin(), eos.end());
+  if (!request.ignore_eos) ending.insert(ending.end(), world.eos.begin(), world.eos.end());
   tokens.reserve(static_cast<size_t>(std::min(worst_case_tokens(), prompt_tokens + kUsualAnswer)));
-  if (tokenizer == nullptr) return;
-  if (request.chat && HarmonyParser::speaks(*tokenizer)) parser.emplace(*tokenizer);
-  else detokenizer.emplace(*tokenizer, request.skip_special_tokens);
+  if (world.tokenizer == nullptr) return;
+  if (request.chat)
+    parser.emplace(world.chat_format, *world.tokenizer, tokens,
+                   request.tools.empty() ? Json() : parse_json(request.tools, "tools"));
+  else detokenizer.emplace(*world.tokenizer, request.skip_special_tokens);
 }
 
 std::span<const int32_t> Sequence::last_and_drafts(std::vector<int32_t>& buffer) const {
@@ -81,8 +82,9 @@ bool Sequence::accept(const SampledToken& token, FinishReason& reason) {
   reason = stop_token ? FinishReason::stop : FinishReason::length;
   if (stop_token && std::ranges::find(request.stop_token_ids, token.id) != request.stop_token_ids.end())
     stop_match.token = token.id;
-  HarmonyParser::Delta delta = text_of(token.id, !stop_token, stop_token || full);
+  AnswerDelta delta = text_of(token.id, !stop_token, stop_token || full);
   chunk.reasoning = std::move(delta.reasoning);
+  chunk.tool_calls = std::move(delta.tool_calls);
   const bool stopped = release_text(delta.content, stop_token || full, chunk.text);
   if (stopped) reason = FinishReason::stop;
   stream->push(std::move(chunk));
@@ -102,16 +104,17 @@ bool Sequence::release_text(const std::string& content, bool last, std::string& 
   return true;
 }
 
-HarmonyParser::Delta Sequence::text_of(int32_t token, bool visible, bool last) {
-  HarmonyParser::Delta delta, rest;
+AnswerDelta Sequence::text_of(int32_t token, bool visible, bool last) {
+  AnswerDelta delta;
   if (parser) {
-    delta = parser->push(token);
-    if (last) rest = parser->flush();
+    parser->push(token, delta);
+    usage.reasoning_tokens += parser->in_reasoning() ? 1 : 0;
+    if (last) parser->flush(delta);
   } else if (detokenizer) {
     if (visible) delta.content = detokenizer->push(token);
-    if (last) rest.content = detokenizer->flush();
+    if (last) delta.content += detokenizer->flush();
   }
-  return {.content = delta.content + rest.content, .reasoning = delta.reasoning + rest.reasoning};
+  return delta;
 }
 
 void Sequence::finish(Status status, FinishReason reason) {

@@ -9,19 +9,24 @@
 #include "engine/completion_stream.h"
 #include "engine/sampler.h"
 #include "media/patches.h"
+#include "text/chat_format.h"
 #include "text/detokenizer.h"
-#include "text/harmony.h"
 #include "text/stop_strings.h"
 
 namespace moesaic {
 
 using Clock = std::chrono::steady_clock;
 
+// What all sequences of an engine share; it outlives them.
+struct SequenceWorld {
+  const Tokenizer* tokenizer = nullptr;        // null: the model has none, and its sequences no text
+  ChatFormat chat_format = ChatFormat::plain;  // of its answers
+  int64_t valid_vocab = 0;
+  std::vector<int32_t> eos;  // end a sequence unless its request ignores them
+};
+
 struct Sequence {
-  // `eos` ends the sequence unless the request ignores it; it outlives the sequence, as does `tokenizer`, which may be
-  // null.
-  Sequence(Request request, std::shared_ptr<CompletionStream> out, const Tokenizer* tokenizer, int64_t valid_vocab,
-           std::span<const int32_t> eos);
+  Sequence(Request request, std::shared_ptr<CompletionStream> out, const SequenceWorld& world);
 
   Request request;
   std::shared_ptr<CompletionStream> stream;
@@ -30,7 +35,7 @@ struct Sequence {
   SequenceCache cache;  // cache.length tokens are computed
   SamplerState sampler;
   std::optional<Detokenizer> detokenizer;  // none where the model has no tokenizer, or where `parser` does its work
-  std::optional<HarmonyParser> parser;     // of a chat's answer
+  std::optional<AnswerParser> parser;      // of a chat's answer
   StopStrings stop_strings;
   Clock::time_point submitted, started, first_token;
   std::vector<PatchedImage> images;  // that the vision tower has yet to see
@@ -39,7 +44,7 @@ struct Sequence {
   std::vector<DraftToken> drafts;    // guesses of the tokens after the last, for the next step to verify
   int64_t in_flight = 0;             // tokens sampled on a GPU that have not been read yet
   Usage usage;                       // what it counted of drafts and cached tokens so far
-  std::span<const int32_t> eos;
+  const SequenceWorld& world;
   std::vector<int32_t> ending;  // tokens that end the answer
   StopMatch stop_match;
   int64_t arrival = 0;     // number of the request, in the order of submission
@@ -86,7 +91,7 @@ struct Sequence {
   void score_prompt(std::span<const float> logits, int64_t position);
   bool release_text(const std::string& content, bool last, std::string& out);
   // Text that a token (or, at the end, none) makes complete.
-  HarmonyParser::Delta text_of(int32_t token, bool visible, bool last);
+  AnswerDelta text_of(int32_t token, bool visible, bool last);
   void finish(Status status, FinishReason reason);
 
   // Gives the prompt's image tokens their rows, once image_rows is complete.
