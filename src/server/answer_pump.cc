@@ -11,6 +11,11 @@ double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
+bool says_nothing(const Chunk& chunk) {
+  return chunk.tokens.empty() && chunk.text.empty() && chunk.reasoning.empty() && chunk.tool_calls.empty() &&
+         chunk.prompt.empty();
+}
+
 }  // namespace
 
 AnswerPump::AnswerPump(std::shared_ptr<http::Exchange> exchange, std::vector<Completion> completions, AnswerSink sink,
@@ -115,9 +120,7 @@ void AnswerPump::take_end(size_t i, std::string& out) {
     return fail(from_status(completion.status(), options_.names, options_.context_tokens), std::move(out));
   }
   if (sink_.stream && !streaming_) start_stream();
-  const Chunk& waiting = choice.waiting;
-  if (!waiting.tokens.empty() || !waiting.text.empty() || !waiting.prompt.empty())
-    sink_.chunk(i, std::exchange(choice.waiting, {}), out);
+  if (!says_nothing(choice.waiting)) sink_.chunk(i, std::exchange(choice.waiting, {}), out);
   choice.ended = true;
   sink_.finish(i, {completion.finish_reason(), completion.stop_match(), choice.usage}, out);
 }

@@ -88,6 +88,18 @@ TEST(ApiPump, TokensAreGroupedAfterTheFirst) {
     EXPECT_THAT(body, HasSubstr(group));
 }
 
+// What a parser held back comes with the end, without a token.
+TEST(ApiPump, CallsAndReasoningThatCameLastAreNotLost) {
+  Scene scene(1, true);
+  scene.say(0, "a");
+  scene.streams[0]->push(
+      {.reasoning = "hm", .tool_calls = {{.index = 0, .id = "call_1", .name = "f", .arguments = "{}"}}});
+  scene.end(0), scene.exchange->run();
+  for (const char* part :
+       {R"("reasoning_content":"hm")", R"("name":"f")", R"("arguments":"{}")", R"("finish_reason":"tool_calls")"})
+    EXPECT_THAT(scene.exchange->body(), HasSubstr(part));
+}
+
 TEST(ApiPump, ASlowReaderGetsNoMoreThanTheBufferAndAllOfItLater) {
   constexpr size_t kBuffer = 4096;
   Scene scene(1, true, {.buffer_bytes = kBuffer});
