@@ -192,6 +192,8 @@ TEST(ApiResponses, ErrorsUseItsOwnNames) {
   EXPECT_EQ(error(R"({"input":"x","max_output_tokens":0})").at("param"), "max_output_tokens");
   EXPECT_EQ(error(R"({"input":"x","max_output_tokens":4000})").at("param"), "max_output_tokens");
   EXPECT_EQ(error(R"({"input":[{"role":"robot","content":"x"}]})").at("param"), "input[0]");
+  EXPECT_EQ(error(R"({"input":[{"content":"x"},{"type":"function_call","call_id":"a","name":"f"}]})").at("param"),
+            "input[0].role");
   EXPECT_EQ(error(R"({"input":"x","tools":[{"type":"web_search"}]})").at("param"), "tools[0].type");
   EXPECT_EQ(error(R"({"input":"x","tools":[{"type":"function"}]})").at("param"), "tools[0].name");
   EXPECT_EQ(error(R"({"input":"x","text":{"format":{"type":"json_schema"}}})").at("param"), "text.format");
