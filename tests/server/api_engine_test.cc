@@ -393,6 +393,7 @@ TEST(ApiEngine, Tokens) {
   EXPECT_EQ(plain.at("max_model_len"), 2048);
   const Json back = server().call(&Api::detokenize, "{\"tokens\":" + write_json(plain.at("tokens")) + "}")->json();
   for (const char* key : {"prompt", "content", "text"}) EXPECT_EQ(back.at(key), "Once upon");
+  EXPECT_EQ(server().call(&Api::detokenize, R"({"tokens":[6143]})")->json().at("text"), "");  // names no text
   const Json llama = server().call(&Api::tokenize, R"({"content":"Once upon","with_pieces":true})")->json();
   EXPECT_EQ(llama.at("tokens").at(0).at("piece"), "Once");
   EXPECT_TRUE(plain.at("tokens").at(0).is_int64());

@@ -186,6 +186,17 @@ TEST(ApiPump, AbortEndsItOnce) {
   EXPECT_EQ(scene.records.size(), 1u);
 }
 
+TEST(ApiPump, EachTokenButTheFirstHasATimeBefore) {
+  Scene scene(1, true);
+  scene.say(0, "a"), scene.say(0, "b"), scene.exchange->run();
+  scene.say(0, "c"), scene.exchange->run();
+  scene.end(0), scene.exchange->run();
+  const std::vector<double>& times = scene.records.at(0).between_tokens;
+  ASSERT_EQ(times.size(), 2u);
+  EXPECT_EQ(times[0], 0);
+  EXPECT_GT(times[1], 0);
+}
+
 TEST(ApiPump, TimesBetweenTokensAddUp) {
   Scene scene(1, true);
   scene.say(0, "a"), scene.exchange->run();
