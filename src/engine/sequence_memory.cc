@@ -126,24 +126,19 @@ SequenceMemory::Opened SequenceMemory::open(Sequence& s, int64_t tokens, int64_t
   }
   const auto usable = static_cast<size_t>(found.usable);
   const int64_t fresh = CachePool::blocks_for(tokens) - found.usable;
-  if (index_.available_blocks() < fresh + spare) return Opened::full;
+  const int64_t taken = index_.blocks_to_take(std::span(s.keys).first(usable));
+  if (index_.available_blocks() < taken + fresh + spare) return Opened::full;
   const auto slot = pool_.slots().acquire();
   if (!slot) return Opened::full;
-  std::vector<BlockId> blocks;
-  const bool room = index_.take(std::span(s.keys).first(usable), blocks, copies_);
-  std::vector<BlockId> own(static_cast<size_t>(fresh));
-  if (!room || !index_.allocate(own, copies_)) {
-    for (BlockId block : blocks) index_.release(block);
-    pool_.slots().release(*slot);
-    make_copies();
-    return Opened::full;
-  }
+  std::vector<BlockId> blocks, own(static_cast<size_t>(fresh));
+  const bool room = index_.take(std::span(s.keys).first(usable), blocks, copies_) && index_.allocate(own, copies_);
+  CHECK(room, "{} blocks are available, {} and {} are needed", index_.available_blocks(), taken, fresh);
   blocks.insert(blocks.end(), own.begin(), own.end());
   s.cache = {std::move(blocks), *slot, found.usable * kBlockTokens};
   s.published = found.usable;
   if (usable > 0 && limits_.needs_state) index_.restore(s.keys[usable - 1], *slot, copies_);
   make_copies();
-  queries_ += s.length(), hits_ += s.cache.length;
+  if (!s.preempted) queries_ += s.length(), hits_ += s.cache.length;
   plan_stops(s, found.matched);
   if (reuse) register_keys(s, found.matched);
   return Opened::yes;
@@ -187,6 +182,8 @@ void SequenceMemory::keep_state(Sequence& s) {
   if (!limits_.needs_state || at % kBlockTokens != 0 || at == 0 || s.pending_snapshot >= 0) return;
   const bool generating = at > s.prompt_tokens;
   if (!generating && !s.stops.contains(at)) return;
+  const auto blocks = static_cast<size_t>(at / kBlockTokens);
+  if (blocks <= s.keys.size() && !index_.lacks_snapshot(s.keys[blocks - 1])) return;  // another sequence kept it
   const auto slot = index_.snapshot_slot(copies_);
   if (!slot) return;
   copies_.push_back({CacheCopy::Kind::slot_to_slot, s.cache.slot, *slot});
