@@ -86,6 +86,7 @@ TEST(ApiImages, EachHasItsTokensInItsPlace) {
 
 // FC-038: what is shared with another image is the text before it.
 TEST(ApiImages, FC038_AnotherImageIsAnotherPrompt) {
+  ASSERT_TRUE(server().engine->clear_prefix_cache().ok());
   const auto asked = [](const char* file) {
     return ask(text(std::string(70, 'x')) + "," + image(data_url(file)) + "," + text(std::string(70, 'y')))->json();
   };
