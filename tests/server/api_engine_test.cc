@@ -264,13 +264,16 @@ TEST(ApiEngine, LogprobsOfAChat) {
   const Json answer = server().call(&Api::chat_completions, body)->json();
   const JsonArray& content = answer.at("choices").at(0).at("logprobs").at("content").as_array();
   ASSERT_FALSE(content.empty());
+  std::string said;
   for (const Json& token : content) {
+    said += token.at("token").as_string();
     EXPECT_LE(token.at("logprob").as_double(), 0);
     EXPECT_EQ(token.at("top_logprobs").as_array().size(), 2u);
     std::string bytes;
     for (const Json& byte : token.at("bytes").as_array()) bytes += static_cast<char>(byte.as_int64());
     EXPECT_EQ(bytes, std::string(token.at("token").as_string()));
   }
+  EXPECT_EQ(said, text_of(answer));  // without the channel's name
   JsonArray streamed_content;
   const auto stream =
       server().call(&Api::chat_completions, chat_body(R"("logprobs":true,"top_logprobs":2,"stream":true)"));
