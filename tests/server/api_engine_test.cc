@@ -359,6 +359,23 @@ TEST(ApiEngine, AFullQueue) {
   EXPECT_GT(refused, 0);
 }
 
+// The line is empty again, and not only until the engine's thread sleeps, when those in it have left.
+TEST(ApiEngine, AQueueThatEveryoneLeftIsEmpty) {
+  ApiServer small({.max_num_seqs = 1, .max_queue = 1});
+  const auto status = [&] {
+    return small.call(&Api::completions, R"({"prompt":"Once","max_tokens":2})")->response().status;
+  };
+  for (int i = 0; i < 10; ++i) {
+    std::vector<std::shared_ptr<FakeExchange>> all;
+    for (int k = 0; k < 4; ++k)
+      all.push_back(small.start(&Api::completions, R"({"prompt":"Once","max_tokens":200,"ignore_eos":true})"));
+    for (auto& exchange : all) exchange->run(), exchange->close(), exchange->run();
+    int tries = 0;
+    while (status() != 200 && ++tries < 300) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_LT(tries, 300) << "round " << i;
+  }
+}
+
 TEST(ApiEngine, ADeadlineBeforeTheFirstToken) {
   ApiServer busy({.max_num_seqs = 1});
   const auto first = busy.start(&Api::completions, R"({"prompt":"Once","max_tokens":1000,"ignore_eos":true})");
