@@ -18,7 +18,6 @@ using StatePtr = std::shared_ptr<ApiState>;
 ChatView chat_view(const ApiState& state, const ExchangePtr& exchange, const ChatRequest& chat) {
   ChatView view;
   view.answer = answer_view(state, exchange, chat.answer, "chatcmpl-");
-  hide_headers(view.answer.format, state.format);
   view.reasoning_field = state.options.reasoning_field;
   view.include_reasoning = chat.include_reasoning;
   view.named_tool = chat.tools.choice == ToolFields::Choice::named;

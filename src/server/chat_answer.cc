@@ -56,10 +56,10 @@ const char* chat_finish_reason(FinishReason reason, bool calls, const ChatView& 
   return finish_reason_name(reason);
 }
 
-Json chat_logprobs_json(const std::vector<GeneratedToken>& tokens, const AnswerView& view, bool& in_header) {
+Json chat_logprobs_json(const std::vector<GeneratedToken>& tokens, const AnswerView& view) {
   if (!view.logprobs) return nullptr;
   JsonObject out;
-  out["content"] = chat_logprobs(tokens, view.format, in_header);
+  out["content"] = chat_logprobs(tokens, view.format);
   out["refusal"] = nullptr;
   return out;
 }
@@ -68,10 +68,9 @@ Json chat_logprobs_json(const std::vector<GeneratedToken>& tokens, const AnswerV
 
 JsonObject chat_choice(size_t index, const CollectedChoice& choice, const ChatView& view) {
   JsonObject out;
-  bool in_header = false;
   out["index"] = index;
   out["message"] = message_json(choice.said, view);
-  out["logprobs"] = chat_logprobs_json(choice.said.tokens, view.answer, in_header);
+  out["logprobs"] = chat_logprobs_json(choice.said.tokens, view.answer);
   out["finish_reason"] = chat_finish_reason(choice.end.reason, !choice.said.tool_calls.empty(), view);
   out["stop_reason"] = stop_reason_json(choice.end.stop);
   if (view.answer.return_token_ids) out["token_ids"] = ids_json(choice.said.tokens);
@@ -126,8 +125,7 @@ void ChatStream::frame(std::string_view choice, std::string& out) {
 std::string ChatStream::shown_tokens(Choice& choice) {
   const AnswerView& answer = view_.answer;
   if (choice.pending.empty()) return "\"logprobs\":null,\"finish_reason\":null";
-  std::string out = "\"logprobs\":" + compact(chat_logprobs_json(choice.pending, answer, choice.in_header)) +
-                    ",\"finish_reason\":null";
+  std::string out = "\"logprobs\":" + compact(chat_logprobs_json(choice.pending, answer)) + ",\"finish_reason\":null";
   if (answer.return_token_ids) out += ",\"token_ids\":" + compact(ids_json(choice.pending));
   choice.pending.clear();
   return out;

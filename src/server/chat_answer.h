@@ -32,7 +32,7 @@ class ChatStream {
  private:
   struct Choice {
     std::vector<GeneratedToken> pending;  // not yet shown: their text is held back
-    bool calls = false, in_header = false;
+    bool calls = false;
     int64_t tokens = 0;
     Usage usage;
   };

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "text/unicode.h"
@@ -63,40 +62,12 @@ JsonObject top_json(const GeneratedToken& token, const LogprobFormat& format) {
   return top;
 }
 
-bool among(const std::vector<int32_t>& ids, int32_t id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
-void add_ids(std::initializer_list<std::string_view> names, const Tokenizer& tokenizer, std::vector<int32_t>& out) {
-  for (const std::string_view name : names)
-    if (const auto id = tokenizer.token_to_id(name)) out.push_back(*id);
-}
-
-// Whether a chat shows the token.
-bool shown(int32_t id, const LogprobFormat& format, bool& in_header) {
-  if (among(format.header_ends, id)) in_header = false;
-  if (among(format.header_begins, id)) in_header = true;
-  const bool special = format.tokenizer != nullptr && format.tokenizer->is_special(id);
-  return !in_header && !(special && format.skip_special);
-}
-
 }  // namespace
 
-void hide_headers(LogprobFormat& format, ChatFormat chat) {
-  if (!format.skip_special || format.tokenizer == nullptr) return;
-  if (chat == ChatFormat::harmony) {
-    add_ids({"<|start|>", "<|channel|>", "<|constrain|>"}, *format.tokenizer, format.header_begins);
-    add_ids({"<|message|>", "<|end|>", "<|return|>", "<|call|>"}, *format.tokenizer, format.header_ends);
-  } else if (chat == ChatFormat::kimi_k3) {
-    add_ids({"<|open|>", "<|close|>"}, *format.tokenizer, format.header_begins);
-    add_ids({"<|sep|>", "<|end_of_msg|>"}, *format.tokenizer, format.header_ends);
-  }
-}
-
-JsonArray chat_logprobs(std::span<const GeneratedToken> tokens, const LogprobFormat& format, bool& in_header) {
+JsonArray chat_logprobs(std::span<const GeneratedToken> tokens, const LogprobFormat& format) {
   JsonArray out;
   for (const GeneratedToken& token : tokens) {
-    if (!shown(token.id, format, in_header)) continue;
+    if (format.skip_special && format.tokenizer != nullptr && format.tokenizer->is_special(token.id)) continue;
     JsonObject entry = chat_entry(token.id, token.logprob, format);
     JsonArray top;
     for (const auto& [id, logprob] : token.top) top.push_back(chat_entry(id, logprob, format));

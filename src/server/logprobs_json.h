@@ -6,7 +6,6 @@
 
 #include "base/json.h"
 #include "moesaic/engine.h"
-#include "text/chat_format.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
@@ -16,17 +15,11 @@ struct LogprobFormat {
   const Tokenizer* tokenizer = nullptr;  // null: tokens are named by their ids
   bool tokens_as_ids = false;            // "token_id:42"
   bool skip_special = true;              // special tokens, which are no text, are left out (chat)
-  // Tokens between one of the first and one of the second are the format's (harmony's "final", say) and left out too.
-  std::vector<int32_t> header_begins = {}, header_ends = {};
 };
-
-// Leaves out the words that an answer's format writes between markers. Does nothing where skip_special is false.
-void hide_headers(LogprobFormat& format, ChatFormat chat);
 
 // [{"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}]. `bytes` is exact also where a token
 // is a part of a character, of which `token` can only show U+FFFD.
-// `in_header`: whether the first token is between markers; then whether the next one is.
-JsonArray chat_logprobs(std::span<const GeneratedToken> tokens, const LogprobFormat& format, bool& in_header);
+JsonArray chat_logprobs(std::span<const GeneratedToken> tokens, const LogprobFormat& format);
 
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of the older API, in pieces: offsets count characters
 // from the beginning of the choice's text. Of a token that is a part of a character `tokens` says "bytes:\xe2\x80".

@@ -129,15 +129,10 @@ TEST(ApiCompletionAnswer, EchoedLogprobsBeginWithNullAndCountCharacters) {
       "\"top_logprobs\": [null, {\"\xC3\xA9\": -2.0}, {\" c\": -0.25, \"B\": -1.0}], \"text_offset\": [0, 1, 2]}");
 }
 
-JsonArray content_of(std::span<const GeneratedToken> tokens, const LogprobFormat& format) {
-  bool in_header = false;
-  return chat_logprobs(tokens, format, in_header);
-}
-
 // FC-056: bytes are those of the token, whatever text they make.
 TEST(ApiLogprobs, FC056_BytesOfPartsOfCharacters) {
   const std::vector<GeneratedToken> tokens = {token(3, -0.5f, {{4, -1.0f}}), token(4)};
-  EXPECT_EQ(write_json(content_of(tokens, {.tokenizer = &kTokenizer}), {.compact = true}),
+  EXPECT_EQ(write_json(chat_logprobs(tokens, {.tokenizer = &kTokenizer}), {.compact = true}),
             "[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.5,\"bytes\":[240,159,152],\"top_logprobs\":"
             "[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-1.0,\"bytes\":[184]}]},"
             "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.5,\"bytes\":[184],\"top_logprobs\":[]}]");
@@ -145,25 +140,15 @@ TEST(ApiLogprobs, FC056_BytesOfPartsOfCharacters) {
 
 TEST(ApiLogprobs, SpecialTokensAreNoContentAndNamesMayBeIds) {
   const std::vector<GeneratedToken> tokens = {token(0), token(5)};
-  EXPECT_EQ(content_of(tokens, {.tokenizer = &kTokenizer}).size(), 1u);
-  EXPECT_EQ(content_of(tokens, {.tokenizer = &kTokenizer, .skip_special = false}).size(), 2u);
-  EXPECT_EQ(content_of(tokens, {.tokenizer = &kTokenizer, .tokens_as_ids = true}).at(0).at("token"), "token_id:0");
-}
-
-TEST(ApiLogprobs, WordsBetweenMarkersAreNoContentWhereverAStreamIsCut) {
-  const LogprobFormat format{.tokenizer = &kTokenizer, .header_begins = {5}, .header_ends = {6}};
-  const std::vector<GeneratedToken> first = {token(0), token(5), token(1)}, second = {token(2), token(6), token(2)};
-  bool in_header = false;
-  EXPECT_EQ(chat_logprobs(first, format, in_header).size(), 1u);
-  EXPECT_TRUE(in_header);
-  EXPECT_EQ(chat_logprobs(second, format, in_header).size(), 2u);
-  EXPECT_FALSE(in_header);
+  EXPECT_EQ(chat_logprobs(tokens, {.tokenizer = &kTokenizer}).size(), 1u);
+  EXPECT_EQ(chat_logprobs(tokens, {.tokenizer = &kTokenizer, .skip_special = false}).size(), 2u);
+  EXPECT_EQ(chat_logprobs(tokens, {.tokenizer = &kTokenizer, .tokens_as_ids = true}).at(0).at("token"), "token_id:0");
 }
 
 TEST(ApiLogprobs, InfinityIsANumber) {
   const float none = -std::numeric_limits<float>::infinity();
   const std::vector<GeneratedToken> tokens = {token(0, none, {{1, none}})};
-  const JsonArray content = content_of(tokens, {.tokenizer = &kTokenizer});
+  const JsonArray content = chat_logprobs(tokens, {.tokenizer = &kTokenizer});
   EXPECT_EQ(content.at(0).at("logprob"), -9999.0);
   EXPECT_EQ(content.at(0).at("top_logprobs").at(0).at("logprob"), -9999.0);
 }
