@@ -1,7 +1,8 @@
 """Fixtures: a browser, a page that must not complain, a mock server, and a live one where there is one.
 
 MOESAIC_URL names a running server for test_live.py; without it build/bin/moesaic serve is started, if it can.
-MOESAIC_CHROMIUM is the browser's path where it is not /usr/bin/chromium. MOESAIC_SHOTS=docs/images renews screenshots.
+MOESAIC_CHROMIUM is the browser's path where it is not /usr/bin/chromium. MOESAIC_SHOTS=docs/images renews screenshots
+(test_shots.py).
 """
 import os
 import pathlib
@@ -83,11 +84,26 @@ def finished(page):
     return page.locator("#log article").last
 
 
-@pytest.fixture
-def shot():
-    """shot(page, name) keeps a picture in the folder that MOESAIC_SHOTS names, if any."""
-    folder = os.environ.get("MOESAIC_SHOTS")
-    return lambda page, name: folder and page.screenshot(path=str(ROOT / folder / name))
+PROGRAM = ROOT / "build/bin/moesaic"
+
+
+def start_server(*flags):
+    """A server with the demo model, and its address; skips where there is no program to start."""
+    if not PROGRAM.exists():
+        pytest.skip("no server: build build/bin/moesaic, or set MOESAIC_URL")
+    command = [PROGRAM, "serve", ROOT / "models/demo", "--port", "0", "--log-requests", "none", *flags]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    seen = ""
+    for line in server.stdout:
+        seen += line
+        if found := re.search(r"http://[\w.:\[\]-]+:\d+", line):
+            return server, found[0]
+    pytest.fail("the server ended without printing its address:\n" + seen)
+
+
+def stop_server(server):
+    server.terminate()
+    server.communicate(timeout=20)
 
 
 @pytest.fixture(scope="session")
@@ -96,21 +112,6 @@ def live_url():
     if os.environ.get("MOESAIC_URL"):
         yield os.environ["MOESAIC_URL"].rstrip("/")
         return
-    program = ROOT / "build/bin/moesaic"
-    if not program.exists() or subprocess.run([program, "serve", "--help"], capture_output=True).returncode != 0:
-        pytest.skip("no server: set MOESAIC_URL, or build build/bin/moesaic with `serve`")
-    server = subprocess.Popen([program, "serve", ROOT / "models/demo", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        yield printed_url(server)
-    finally:
-        server.terminate()
-        server.wait(20)
-
-
-def printed_url(server):
-    seen = ""
-    for line in server.stdout:
-        seen += line
-        if found := re.search(r"http://[\w.:\[\]-]+:\d+", line):
-            return found[0]
-    pytest.fail("the server ended without printing its address:\n" + seen)
+    server, url = start_server()
+    yield url
+    stop_server(server)

@@ -221,7 +221,7 @@ def test_length_is_told(mock, chat):
     assert "token limit" in finished(chat).inner_text()
 
 
-def test_loading_is_shown_until_ready(mock, open_page, shot):
+def test_loading_is_shown_until_ready(mock, open_page):
     mock.not_ready = error(503, "Loading model; try again in a moment", "not_ready", details={"loaded_bytes": 3 << 30, "total_bytes": 12 << 30})
     page = open_page(mock.url)
     page.wait_for_selector("#banner >> text=3.0 of 12.0 GiB, 25 %")
