@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from mock_server import Mock  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WAIT_MS = 5000
+WAIT_MS = 10000
 
 
 @pytest.fixture(scope="session")
