@@ -244,6 +244,7 @@ def test_draining_and_unreachable_are_told_apart(mock, open_page):
 def test_api_key_is_asked_for_and_forgotten_with_the_tab(mock, open_page):
     mock.key = "sesame"
     page = open_page(mock.url)
+    page.wait_for_selector("#key-dialog[open] >> text=This server asks for a key")
     page.fill("#key", "wrong")
     page.press("#key", "Enter")
     page.wait_for_selector("#key-dialog[open] >> text=Invalid API key")
