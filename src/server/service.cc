@@ -181,6 +181,8 @@ void Service::load() {
   facts.prefix_caching = engine_options.prefix_caching;
   facts.block_tokens = kBlockTokens;
   facts.load_seconds = uptime_seconds();
+  loaded_bytes = total_bytes.load();
+  metrics.loading(total_bytes, total_bytes);
   metrics.opened(facts, engine->stats());
   Phase was = Phase::loading;
   phase.compare_exchange_strong(was, Phase::ready);
