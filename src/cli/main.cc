@@ -272,7 +272,8 @@ int fail_parse(const CLI::App& app, const CLI::ParseError& error) {
   if (const auto parsed = app.get_subcommands(); !parsed.empty()) {
     const auto rest = app.remaining(true);
     const auto unknown = std::find_if(rest.begin(), rest.end(), [](auto& text) { return text.starts_with("--"); });
-    if (error.get_name() != "ExtrasError" || unknown == rest.end()) return fail_usage(app, error.what());
+    const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+    if (!extras || unknown == rest.end()) return fail_usage(app, error.what());
     const std::string near = nearest_flag(*parsed.front(), *unknown);
     return fail_usage(app, fmt::format("there is no flag {}{}", *unknown,
                                        near.empty() ? "" : fmt::format("; did you mean {}", near)));

@@ -174,6 +174,7 @@ void Service::load() {
     metrics.record(record);
     recent.record(record);
     log_record(options.log_requests, record);
+    if (record.status >= 500) doubtful = true;
   });
   EngineFacts facts;
   facts.info = engine->info();
