@@ -1,4 +1,8 @@
 // `moesaic serve` as a program: flags, signals, exit codes.
+#include <map>
+#include <sstream>
+
+#include "base/json.h"
 #include "cli/program.h"
 #include "server/raw_client.h"
 
@@ -90,6 +94,40 @@ TEST(Serve, FlagsComeFromTheLineThenTheFileThenTheEnvironment) {
   const Finished end = served.process.finish();
   EXPECT_THAT(end.err, HasSubstr("\"message\":\"--gpu-memory-utilization is ignored: "));
   EXPECT_THAT(end.err, Not(HasSubstr("\"event\":\"request\"")));
+}
+
+TEST(Serve, LogsRequestsAsJsonWithTheirBodiesWhereAskedTo) {
+  Served served({"--log-format", "json", "--log-requests", "full"});
+  const Reply reply =
+      served.connect().post("/v1/completions", R"({"prompt":"a \"fox\"","max_tokens":2})", "X-Request-Id: mine-1\r\n");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.header("X-Request-Id"), "mine-1");
+  EXPECT_EQ(served.connect().get("/health").status, 200);  // probes are not logged
+  served.process.signal(SIGTERM);
+  std::istringstream log(served.process.finish().err);
+  std::map<std::string, JsonObject> events;
+  for (std::string line; std::getline(log, line);)
+    if (line.starts_with('{')) {
+      const JsonObject object = parse_json(line, "log").as_object();
+      if (object.contains("event")) events[std::string(object.at("event").as_string())] = object;
+    }
+  ASSERT_EQ(events.size(), 3);
+  for (const auto& [name, event] : events) EXPECT_EQ(event.at("id").as_string(), "mine-1") << name;
+  EXPECT_EQ(events["body"].at("text").as_string(), R"({"prompt":"a \"fox\"","max_tokens":2})");
+  EXPECT_EQ(events["request"].at("status").as_int64(), 200);
+  EXPECT_EQ(events["request"].at("path").as_string(), "/v1/completions");
+  EXPECT_EQ(events["answer"].at("generated_tokens").as_int64(), 2);
+}
+
+TEST(Serve, OnATerminalATableSaysWhatIsServed) {
+  TerminalProcess process({"serve", "--port", "0", "-t", "1", "--max-num-seqs", "3"});
+  process.expect("serving demo at http://127.0.0.1:");
+  process.expect("model    ");
+  process.expect("(gpt_oss)");
+  process.expect("context  2048 tokens, 3 sequences at once");
+  process.expect("memory   weights ");
+  process.type("\x03");  // Ctrl-C
+  EXPECT_EQ(process.finish(), 0);
 }
 
 TEST(Serve, BadFlagsAreOneLine) {
