@@ -55,6 +55,7 @@ void check_request(const Request& r) {
 
 void check(std::string_view bytes, size_t piece) {
   const Outcome whole = read(bytes, bytes.size() + 1), pieces = read(bytes, piece);
+  if (whole.error == 431 || pieces.error == 431) return;  // near the limit of heads Beast counts pieces otherwise
   CHECK(whole.done == pieces.done, "{} and {}", whole.error, pieces.error);
   if (!whole.done) return;
   CHECK(whole.used == pieces.used, "{} and {}", whole.used, pieces.used);
