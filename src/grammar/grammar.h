@@ -15,9 +15,9 @@ namespace moesaic {
 // Bounds on what a request may ask for; compiling stops with invalid_argument beyond them.
 struct GrammarLimits {
   int64_t source_bytes = 256 << 10;
-  int64_t states = 200'000;      // of the automaton
-  int64_t depth = 64;            // of nesting in the source
-  int64_t repetitions = 10'000;  // the largest bound of a counted repetition
+  int64_t states = 200'000;         // of the automaton
+  int64_t depth = 64;               // of nesting in the source
+  int64_t repetitions = 1'000'000;  // the largest bound of a counted repetition
 };
 
 // The tokens of a model as bytes, in the order of a trie. Immutable; built once per model.

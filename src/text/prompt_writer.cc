@@ -199,6 +199,10 @@ void write_dsml_calls(PromptWriter& out, const std::vector<ChatCall>& calls, std
   out.fixed(fmt::format("</｜DSML｜{}>", block));
 }
 
+bool has_encoder(ChatFormat format) {
+  return format == ChatFormat::deepseek_v32 || format == ChatFormat::deepseek_v4 || format == ChatFormat::kimi_k3;
+}
+
 std::optional<Result<std::vector<RenderedSegment>>> encode_natively(ChatFormat format, const ChatInput& input) {
   switch (format) {
     case ChatFormat::deepseek_v32: return encode_deepseek_v32(input);
