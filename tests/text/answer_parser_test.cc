@@ -322,6 +322,35 @@ TEST(AnswerParser, QwenCall) {
   EXPECT_EQ(parse(kQwen, "a<tool_call>b</tool_call>c"), answer("abc", "", {}, 1));
 }
 
+TEST(AnswerParser, QwenArgumentsComeAsTheyAreWritten) {
+  const ParsedAnswer cut = parse(kQwen, "<tool_call>\n{\"name\": \"tide\", \"arguments\": {\"a\": [\"}\\\"\"], \"b");
+  EXPECT_EQ(cut, answer("", "", {{"", "tide", "{\"a\": [\"}\\\"\"], \"b"}}));
+  // In another order, or as a string, they come when the call has ended.
+  EXPECT_EQ(parse(kQwen, "<tool_call>{\"arguments\": {\"port\": \"Brest\"}, \"name\": \"tide\"}</tool_call>"),
+            answer("", "", {kBrest}));
+  EXPECT_EQ(parse(kQwen, "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}</tool_call>"),
+            answer("", "", {{"", "f", "{}"}}));
+  EXPECT_EQ(parse(kQwen, "<tool_call>{\"name\": \"f\", \"arguments\": {}</tool_call>"),
+            answer("", "", {{"", "f", "{}"}}));
+  EXPECT_EQ(parse(kQwen, "<tool_call>{\"name\": \"f\", \"argu"), answer("", "", {}, 1));
+}
+
+// A stop string may end with a newline: it must not wait where it can only be text.
+TEST(AnswerParser, NewlinesOfContentComeAtOnceWithoutTools) {
+  for (const FormatCase* c : {&kThinkCase, &kPlain, &kHarmony}) {
+    const AnswerTokens& tokens = tokens_of(*c);
+    AnswerReader reader(AnswerParser(c->format, tokens.tokenizer(), tokens.ids(c->prompt), {}));
+    reader.push(tokens.ids("a\n"));
+    EXPECT_EQ(reader.so_far().content, "a\n") << chat_format_name(c->format);
+  }
+}
+
+TEST(AnswerParser, KimiK3TextIsExact) {
+  EXPECT_EQ(parse(kK3, "\nHm.\n<|close|>think<|sep|>\n<|open|>response<|sep|>\n a \n<|close|>response<|sep|>\n" +
+                           std::string(kK3Call)),
+            answer("\n a \n", "\nHm.\n", {kBrestDays}));
+}
+
 TEST(AnswerParser, PlainTextIsContent) {
   EXPECT_EQ(parse(kPlain, "<think>Hi\n</think><|eos|>"), answer("<think>Hi\n</think>"));
 }
