@@ -1,6 +1,7 @@
 // The template engine against Python's jinja2: recorded renderings, fresh ones where Python is at hand, and limits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -258,8 +259,7 @@ bool prints_an_address(std::string_view text) {
 
 // Renders each case here and in Python. Returns how many Python renders.
 size_t expect_all_as_in_python(const JsonArray& cases) {
-  const std::string file =
-      std::filesystem::temp_directory_path() / fmt::format("moesaic-templates-{}.json", fresh_rng().bits());
+  const std::string file = std::filesystem::temp_directory_path() / fmt::format("moesaic-templates-{}.json", getpid());
   std::ofstream(file) << write_json(cases);
   const CommandResult python = run_command("/usr/bin/python3 -W ignore '" + kScript + "' --render '" + file + "'");
   std::filesystem::remove(file);
