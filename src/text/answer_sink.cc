@@ -89,8 +89,15 @@ void AnswerSink::emit(std::string_view bytes) {
   any_text_ = true;
 }
 
+// Content waits only where tools may be called, or before anything else: a stop string may end with a newline.
+bool AnswerSink::waits(unsigned char c) const {
+  if (exact_) return false;
+  if (after_call_) return is_json_space(c);
+  return c == '\n' && (skipping_ || reasoning_ || !any_text_ || !tools_.is_null());
+}
+
 void AnswerSink::text(unsigned char c) {
-  if (c == '\n' || (after_call_ && is_json_space(c))) {
+  if (waits(c)) {
     if (!skipping_) held_ += static_cast<char>(c);
     return;
   }
@@ -112,7 +119,7 @@ void AnswerSink::release() {
 void AnswerSink::turn(bool reasoning) {
   held_.clear();
   reasoning_ = reasoning;
-  skipping_ = true;
+  skipping_ = !exact_;
 }
 
 void AnswerSink::think_marker(unsigned char c) {
