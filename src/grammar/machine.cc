@@ -9,8 +9,8 @@
 namespace moesaic::grammar {
 namespace {
 
-// Ways to read the same text that are followed at once. Beyond it the later ones are dropped: each of them alone can
-// be completed, so answers stay right, and only grammars of many readings (s ::= s s | "a") come here.
+// Ways to read the same text that are followed at once. Beyond it those that began last are dropped, as the oldest are
+// nearest to an end. Answers stay right, and only grammars of many readings (s ::= s s | "a") come here.
 constexpr size_t kGroups = 128;
 
 size_t index_of(int32_t i) {
@@ -163,7 +163,9 @@ int32_t Machine::intern_frame(std::vector<Group> waiting) {
 void Machine::add_group(std::vector<Group>& groups, Group group) {
   const auto same = std::ranges::find(groups, group.frame, &Group::frame);
   if (same == groups.end()) {
-    if (groups.size() < kGroups) groups.push_back(group);
+    if (groups.size() < kGroups) return groups.push_back(group);
+    const auto youngest = std::ranges::max_element(groups, {}, &Group::frame);
+    if (group.frame < youngest->frame) *youngest = group;
     return;
   }
   if (same->local == group.local) return;
@@ -350,6 +352,7 @@ int32_t Machine::compact(int32_t id) {
   config_ids_ = std::move(fresh.config_ids_);
   start_ = fresh.start_;
   spent_ = fresh.spent_;
+  bound_ = std::max(kMemory, 2 * spent_);  // else a deep answer would be compacted at every token
   kept_ = {};
   return config;
 }

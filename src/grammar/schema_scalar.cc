@@ -37,7 +37,8 @@ const std::map<std::string_view, const char*> kFormats = {
              ":" MOESAIC_H16 "::" MOESAIC_H16 "(:" MOESAIC_H16 "){0,3}|" MOESAIC_H16 "(:" MOESAIC_H16
              "){2}::" MOESAIC_H16 "(:" MOESAIC_H16 "){0,2}|::ffff:" MOESAIC_IPV4 ")"},
     {"uuid", "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
-    {"uri", "[A-Za-z][A-Za-z0-9+.-]{0,30}://" MOESAIC_HOST "(:\\d{1,5})?(/" MOESAIC_URI_CHARS ")?"},
+    {"uri", "[A-Za-z][A-Za-z0-9+.-]{0,30}://" MOESAIC_HOST "(:\\d{1,5})?(/" MOESAIC_URI_CHARS ")?(\\?" MOESAIC_URI_CHARS
+            ")?(#" MOESAIC_URI_CHARS ")?"},
 };
 
 struct Lengths {
