@@ -109,10 +109,10 @@ struct ToolCallDelta {
 
 // What one step of the engine added. `text` holds whole characters only and may lag behind `tokens`.
 struct Chunk {
-  std::string text;
+  std::string text = {};
   std::string reasoning = {};  // of a chat whose model thinks aloud
   std::vector<ToolCallDelta> tool_calls = {};
-  std::vector<GeneratedToken> tokens;
+  std::vector<GeneratedToken> tokens = {};
   // With Request::prompt_logprobs, once, before the first token: one entry for each prompt token but the first.
   std::vector<GeneratedToken> prompt = {};
 };
@@ -121,8 +121,8 @@ enum class FinishReason : uint8_t { none, stop, length, cancelled, error };
 
 // Which of the request's stop strings or stop_token_ids ended the answer; neither for the model's own end.
 struct StopMatch {
-  std::optional<std::string> text;
-  std::optional<int32_t> token;
+  std::optional<std::string> text = {};
+  std::optional<int32_t> token = {};
 };
 
 struct Usage {

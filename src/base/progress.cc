@@ -43,6 +43,7 @@ Progress::~Progress() {
 
 void Progress::advance(int64_t amount) {
   done_ += amount;
+  if (told_) told_(done_, total_);
   const auto now = std::chrono::steady_clock::now();
   if (!drawing_ || now - drawn_ < kRedraw) return;
   drawn_ = now;

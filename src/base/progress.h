@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace moesaic {
@@ -18,6 +19,8 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void advance(int64_t amount);
+  // Told of every advance, drawn or not.
+  void on_advance(std::function<void(int64_t done, int64_t total)> told) { told_ = std::move(told); }
   // Removes the line; called by the destructor.
   void finish();
 
@@ -29,6 +32,7 @@ class Progress {
   const ProgressUnit unit_;
   bool drawing_;
   int64_t done_ = 0;
+  std::function<void(int64_t, int64_t)> told_;
   std::chrono::steady_clock::time_point start_, drawn_;
 };
 

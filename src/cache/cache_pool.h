@@ -31,6 +31,8 @@ class CachePool {
 
   const BlockPool& blocks() const { return blocks_; }
   const StateSlots& slots() const { return slots_; }
+  BlockPool& blocks() { return blocks_; }
+  StateSlots& slots() { return slots_; }
 
  private:
   BlockPool blocks_;

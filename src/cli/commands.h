@@ -7,6 +7,7 @@
 
 #include "moesaic/engine.h"
 #include "runtime/loaded_model.h"
+#include "server/serve.h"
 
 namespace moesaic {
 
@@ -96,6 +97,13 @@ struct PlanOptions {
   bool json = false;
 };
 int run_plan(const PlanOptions& options);
+
+struct RunServeOptions {
+  ServeOptions serve;          // its model may be empty: the demo model
+  int64_t kv_cache_bytes = 0;  // instead of EngineOptions::kv_cache_tokens
+  bool dry_run = false, json_logs = false;
+};
+int run_serve(RunServeOptions options);
 
 struct SynthOptions {
   std::string config, out;

@@ -91,6 +91,30 @@ DeviceInfo device_to_explain(const LoadOptions& load) {
   return {.backend = Backend::cuda, .name = "cuda (sm_90a)"};
 }
 
+struct Prepared {
+  Explanation e;
+  BoundGraph bound;
+  CompileOptions to_compile;
+};
+
+Prepared prepare(const LoadOptions& load, const std::vector<Phase>& phases) {
+  ModelSource source = find_model(load.model, !load.dummy_weights);
+  BoundGraph bound = build_graph(source, load.backend, cache_dtype(load));
+  check_binding(bound.binding, source.directory.string());
+  const DeviceInfo device = device_to_explain(load);
+  CompileOptions to_compile = compile_options(load, source.model, device);
+  Explanation e{.model = source.model,
+                .load = load,
+                .device = device,
+                .from_checkpoint = source.shards.has_value(),
+                .context = load.max_model_len,
+                .phases = phases,
+                .passes = {},
+                .compiled = {}};
+  if (e.context == 0) e.context = std::min(source.model.max_positions, kDefaultContext);
+  return {std::move(e), std::move(bound), std::move(to_compile)};
+}
+
 }  // namespace
 
 const char* phase_name(Phase phase) {
@@ -102,30 +126,23 @@ const char* precision_text(const Explanation& e) {
   return precision_name(e.load.precision);
 }
 
+Explanation explain_model(const LoadOptions& load) {
+  Prepared p = prepare(load, wanted_phases(""));
+  compile_into(p.e, p.bound.graph, p.to_compile);
+  return std::move(p.e);
+}
+
 int run_explain(const ExplainOptions& options) {
   const std::vector<Phase> phases = wanted_phases(options.phase);
   if (!options.dump_after.empty()) check_dump(options, phases);
-  ModelSource source = find_model(options.load.model, !options.load.dummy_weights);
-  const BoundGraph bound = build_graph(source, options.load.backend, cache_dtype(options.load));
-  check_binding(bound.binding, source.directory.string());
-  const DeviceInfo device = device_to_explain(options.load);
-  const CompileOptions to_compile = compile_options(options.load, source.model, device);
-  Explanation e{.model = source.model,
-                .load = options.load,
-                .device = device,
-                .from_checkpoint = source.shards.has_value(),
-                .context = options.load.max_model_len,
-                .phases = phases,
-                .passes = {},
-                .compiled = {}};
-  if (e.context == 0) e.context = std::min(source.model.max_positions, kDefaultContext);
+  Prepared p = prepare(options.load, phases);
   if (!options.dump_after.empty()) {
-    dump_graph(e, bound.graph, to_compile, options.dump_after);
+    dump_graph(p.e, p.bound.graph, p.to_compile, options.dump_after);
     return 0;
   }
-  compile_into(e, bound.graph, to_compile);
-  if (options.json) fmt::print("{}\n", write_json(explanation_json(e), {.indent = 2}));
-  else print_explanation(e);
+  compile_into(p.e, p.bound.graph, p.to_compile);
+  if (options.json) fmt::print("{}\n", write_json(explanation_json(p.e), {.indent = 2}));
+  else print_explanation(p.e);
   return 0;
 }
 

@@ -28,6 +28,9 @@ struct Explanation {
   const Plan& plan(Phase phase) const { return phase == Phase::prefill ? compiled.prefill : compiled.decode; }
 };
 
+// Compiles the model, without its weights.
+Explanation explain_model(const LoadOptions& load);
+
 const char* phase_name(Phase phase);
 // "fast", "float32", or "float64" on the reference backend.
 const char* precision_text(const Explanation& explanation);

@@ -4,9 +4,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/bench_serve.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "cli/serve_flags.h"
 #include "engine/load_options.h"
 #include "engine/sampling_check.h"
 
@@ -167,7 +169,7 @@ void add_diff(CLI::App& main, LoadFlags& load, DiffOptions& o) {
   app.add_flag("--json", o.json, "Machine-readable output");
 }
 
-void add_bench(CLI::App& main, LoadFlags& load, BenchOptions& o) {
+void add_bench(CLI::App& main, LoadFlags& load, BenchOptions& o, BenchServeOptions& serve) {
   CLI::App& app =
       *main.add_subcommand("bench", "Measure the speed of prompts and of generation, beside what the machine can do");
   load.add(app);
@@ -195,6 +197,7 @@ void add_bench(CLI::App& main, LoadFlags& load, BenchOptions& o) {
   app.add_flag("--profile", o.profile, "Time each kind of op: bytes, FLOPs, share of the step, percent of the ceiling");
   app.add_option("--trace", o.trace, "Write every launch of a repetition of each test to this file, as a Chrome trace");
   app.add_flag("--json", o.json, "Machine-readable output");
+  add_bench_serve(app, serve);
 }
 
 void add_eval(CLI::App& main, LoadFlags& load, EvalOptions& o) {
@@ -254,15 +257,25 @@ void add_plan(CLI::App& main, PlanOptions& o) {
 
 // One line for whatever is wrong with the command line; exit code 2.
 int fail_usage(const CLI::App& app, const std::string& message) {
-  const auto parsed = app.get_subcommands();
-  const std::string command = parsed.empty() ? "" : " " + parsed.front()->get_name();
+  std::string command;
+  for (const CLI::App* a = &app; !a->get_subcommands().empty();) {
+    a = a->get_subcommands().front();
+    command += " " + a->get_name();
+  }
   fmt::print(stderr, "moesaic: {}; see moesaic{} --help\n", message, command);
   return 2;
 }
 
 int fail_parse(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help, --version
-  if (!app.get_subcommands().empty()) return fail_usage(app, error.what());
+  if (const auto parsed = app.get_subcommands(); !parsed.empty()) {
+    const auto rest = parsed.front()->remaining();
+    const bool unknown = error.get_name() == "ExtrasError" && !rest.empty() && rest.front().starts_with('-');
+    if (!unknown) return fail_usage(app, error.what());
+    const std::string near = nearest_flag(*parsed.front(), rest.front());
+    return fail_usage(app, fmt::format("there is no flag {}{}", rest.front(),
+                                       near.empty() ? "" : fmt::format("; did you mean {}", near)));
+  }
   const auto rest = app.remaining();
   return fail_usage(app,
                     rest.empty() ? "no command was given" : fmt::format("there is no command \"{}\"", rest.front()));
@@ -282,14 +295,20 @@ int run_command(int argc, char** argv) {
   ExplainOptions explain;
   DiffOptions diff;
   BenchOptions bench;
+  BenchServeOptions bench_serve;
   EvalOptions eval;
   SynthOptions synth;
   PlanOptions plan;
+  ServeFlags serve;
+  serve.add(app);
   add_run(app, run_load, run), add_chat(app, chat_load, chat), add_inspect(app, inspect);
-  add_explain(app, explain_load, explain), add_diff(app, diff_load, diff), add_bench(app, bench_load, bench);
+  add_explain(app, explain_load, explain), add_diff(app, diff_load, diff),
+      add_bench(app, bench_load, bench, bench_serve);
   add_eval(app, eval_load, eval), add_synth(app, synth), add_plan(app, plan);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = serve_arguments({argv + 1, argv + argc});
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     return fail_parse(app, error);
   }
@@ -306,6 +325,11 @@ int run_command(int argc, char** argv) {
   const std::string command = app.get_subcommands().front()->get_name();
   run.engine = run_load.get(), chat.engine = chat_load.get();
   run.engine.progress = chat.engine.progress = true;
+  if (command == "serve") {
+    RunServeOptions options = serve.get();
+    options.serve.version = MOESAIC_VERSION;
+    return run_serve(std::move(options));
+  }
   if (command == "run") return run_run(run);
   if (command == "chat") return run_chat(chat);
   if (command == "inspect") return run_inspect(inspect);
@@ -313,6 +337,7 @@ int run_command(int argc, char** argv) {
   if (command == "plan") return run_plan(plan);
   if (command == "explain") return explain.load = with_skips(explain_load, explain.load), run_explain(explain);
   if (command == "diff") return diff.load = with_skips(diff_load, diff.load), run_diff(diff);
+  if (command == "bench" && app.get_subcommand("bench")->got_subcommand("serve")) return run_bench_serve(bench_serve);
   if (command == "bench") return bench.load = bench_load.load(), run_bench(bench);
   return eval.load = eval_load.load(), run_eval(eval);
 }

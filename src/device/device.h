@@ -85,6 +85,8 @@ class Device {
   // Copies in stream order. `host` comes from allocate_host() and must not change before the copy is done.
   virtual void upload(std::byte* device, const std::byte* host, int64_t bytes) = 0;
   virtual void download(std::byte* host, const std::byte* device, int64_t bytes) = 0;
+  // Between two places of device memory that do not overlap.
+  virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Returns when everything on the stream is done. Throws Error(internal) where something on it failed.
   virtual void synchronize() = 0;
   // Null where the device cannot record. `body` only launches; nothing runs before replay().

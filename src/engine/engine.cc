@@ -17,7 +17,8 @@ struct Engine::State {
   std::shared_ptr<TextFiles> text;
   std::optional<EngineTokenizer> tokenizer;
   EngineInfo info;
-  PatchOptions patches;            // of a model that sees images
+  PatchOptions patches;  // of a model that sees images
+  std::optional<TokenVocabulary> vocabulary;
   std::optional<EngineLoop> loop;  // last: it stops before what it uses goes
 };
 
@@ -46,6 +47,34 @@ EngineInfo describe(const LoadedModel& model, const GenerationConfig& generation
           .default_sampling = generation.sampling};
 }
 
+SchedulerOptions scheduler_options(const EngineOptions& options) {
+  if (options.admission != "preempt" && options.admission != "worst_case")
+    fail_argument("admission \"{}\" is unknown; expected preempt or worst_case", options.admission);
+  if (options.schedule_policy != "fcfs" && options.schedule_policy != "priority")
+    fail_argument("schedule policy \"{}\" is unknown; expected fcfs or priority", options.schedule_policy);
+  return {.max_running = options.max_num_seqs,
+          .worst_case = options.admission == "worst_case",
+          .priorities = options.schedule_policy == "priority",
+          .lookahead = options.num_speculative_tokens};
+}
+
+ReuseOptions reuse_options(const EngineOptions& options) {
+  return {.prefixes = options.prefix_caching && options.num_speculative_tokens == 0,
+          .host_bytes = options.host_cache_bytes};
+}
+
+// MOESAIC_FAULTS=3,7: the third and the seventh step fail. For tests of what a failed step costs.
+std::set<int64_t> faults() {
+  std::set<int64_t> steps;
+  const char* text = std::getenv("MOESAIC_FAULTS");
+  while (text != nullptr && *text != '\0') {
+    char* end = nullptr;
+    steps.insert(std::strtoll(text, &end, 10));
+    text = *end == ',' ? end + 1 : nullptr;
+  }
+  return steps;
+}
+
 Status invalid(std::string param, std::string message) {
   return {StatusCode::invalid_argument, std::move(message), std::move(param)};
 }
@@ -61,15 +90,31 @@ Status check_tokens(const Request& request, int64_t vocab) {
   return check(request.stop_token_ids, "stop_token_ids");
 }
 
+Status check_tools(const Request& request) {
+  if (request.tools.empty()) return {};
+  try {
+    if (parse_json(request.tools, "tools").is_array()) return {};
+    return invalid("tools", "tools is not a JSON array");
+  } catch (const Error& error) {
+    return invalid("tools", error.what());
+  }
+}
+
 // The prompt and what it may generate fit the context; fills in max_new_tokens where it is 0.
 Status check_lengths(Request& request, int64_t limit) {
   const auto prompt = static_cast<int64_t>(request.tokens.size());
   if (prompt == 0) return invalid("tokens", "the prompt has no tokens; expected at least one");
-  if (prompt >= limit)
+  if (request.score_only ? prompt > limit : prompt >= limit)
     return invalid("tokens",
                    fmt::format("the prompt has {} tokens, and this model's maximum context length is {} tokens, "
                                "one of which must be left to generate; shorten the prompt",
                                prompt, limit));
+  if (request.score_only) {
+    if (request.prompt_logprobs < 0)
+      return invalid("prompt_logprobs", "nothing is generated, and prompt_logprobs is not set: nothing is left to do");
+    request.max_new_tokens = 0;
+    return {};
+  }
   if (request.max_new_tokens < 0)
     return invalid("max_new_tokens", fmt::format("max_new_tokens is {}; expected 1 or more", request.max_new_tokens));
   if (prompt + request.max_new_tokens > limit)
@@ -79,6 +124,9 @@ Status check_lengths(Request& request, int64_t limit) {
                     "and max_new_tokens = {}; lower one of them",
                     limit, prompt + request.max_new_tokens, prompt, request.max_new_tokens));
   if (request.max_new_tokens == 0) request.max_new_tokens = limit - prompt;
+  if (request.min_tokens < 0 || request.min_tokens > request.max_new_tokens)
+    return invalid("min_tokens", fmt::format("min_tokens is {}; expected 0 to {}, the most that may be generated",
+                                             request.min_tokens, request.max_new_tokens));
   return {};
 }
 
@@ -101,8 +149,18 @@ Engine Engine::open(const EngineOptions& options) {
   const Tokenizer* tokenizer = state->text->tokenizer.get();
   const int64_t vocab = state->info.vocab;
   const int64_t known = tokenizer != nullptr ? std::min<int64_t>(tokenizer->vocab_size(), vocab) : vocab;
-  state->loop.emplace(state->model, tokenizer, stop_tokens(generation, state->model.model, tokenizer), known,
-                      options.max_queue);
+  const std::vector<int32_t> eos = stop_tokens(generation, state->model.model, tokenizer);
+  if (tokenizer != nullptr) state->vocabulary.emplace(*tokenizer, known, eos);
+  state->loop.emplace(state->model,
+                      LoopOptions{.world = {.tokenizer = tokenizer,
+                                            .chat_format = state->text->chat_format,
+                                            .vocabulary = state->vocabulary ? &*state->vocabulary : nullptr,
+                                            .valid_vocab = known,
+                                            .eos = eos},
+                                  .max_queue = options.max_queue,
+                                  .scheduler = scheduler_options(options),
+                                  .reuse = reuse_options(options),
+                                  .faults = faults()});
   return Engine(std::move(state));
 }
 
@@ -127,6 +185,10 @@ Result<Completion> Engine::submit(Request request) {
     images = std::move(*prepared);
   }
   if (Status status = check_lengths(request, limit); !status.ok()) return status;
+  if (Status status = check_tools(request); !status.ok()) return status;
+  if (request.prompt_logprobs > kMaxLogprobs)
+    return invalid("prompt_logprobs", fmt::format("prompt_logprobs is {}; expected at most {}, or -1 for none",
+                                                  request.prompt_logprobs, kMaxLogprobs));
   const int64_t worst = static_cast<int64_t>(request.tokens.size()) + request.max_new_tokens;
   if (!state_->loop->can_ever_hold(worst))
     return invalid("tokens",
@@ -136,6 +198,20 @@ Result<Completion> Engine::submit(Request request) {
   auto stream = state_->loop->submit(std::move(request), std::move(images));
   if (!stream.ok()) return stream.status();
   return Completion(std::move(*stream));
+}
+
+Result<std::shared_ptr<const Grammar>> Engine::compile(const GrammarSource& source) const {
+  if (state_->text->tokenizer == nullptr)
+    return invalid("grammar", "this model has no tokenizer, which a grammar needs; leave the constraint out");
+  return compile_grammar(source, *state_->text->tokenizer);
+}
+
+EngineStats Engine::stats() const {
+  return state_->loop->stats();
+}
+
+Status Engine::clear_prefix_cache() {
+  return state_->loop->clear_prefix_cache();
 }
 
 std::vector<int32_t> EngineTokenizer::encode(std::string_view text) const {
@@ -157,7 +233,7 @@ Result<std::vector<int32_t>> EngineTokenizer::encode_chat(std::string_view messa
 }
 
 bool EngineTokenizer::has_chat_template() const {
-  return files_->tokenizer != nullptr && files_->chat_template.has_value();
+  return files_->has_chat();
 }
 
 }  // namespace moesaic

@@ -60,6 +60,10 @@ LoadOptions load_options(const EngineOptions& options) {
   load.cache_tokens = options.kv_cache_tokens;
   load.speculative_tokens = options.num_speculative_tokens;
   load.progress = options.progress;
+  load.on_load = options.on_load;
+  // Drafts need hidden states of what was computed, which a cached prefix does not have.
+  const bool reuse = options.prefix_caching && options.num_speculative_tokens == 0;
+  load.snapshots = !reuse ? 0 : options.prefix_cache_slots > 0 ? options.prefix_cache_slots : -1;
   return load;
 }
 

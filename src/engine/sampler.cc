@@ -298,8 +298,35 @@ int32_t draft_token(std::span<const float> logits, const SamplingParams& params,
   return filter(logits, found.best, params).draw(draws(state, position, true).uniform());
 }
 
+void TokenFilter::apply(std::span<float> logits) const {
+  for (size_t word = 0; word < allowed.size() && word * 32 < logits.size(); ++word) {
+    if (allowed[word] == ~uint32_t{0}) continue;
+    const size_t end = std::min(logits.size(), word * 32 + 32);
+    for (size_t i = word * 32; i < end; ++i)
+      if ((allowed[word] >> (i % 32) & 1) == 0) logits[i] = -kInf;
+  }
+  for (int32_t id : banned)
+    if (id >= 0 && static_cast<size_t>(id) < logits.size()) logits[static_cast<size_t>(id)] = -kInf;
+}
+
+SampledToken score_token(std::span<const float> logits, int32_t token, int logprobs, int64_t valid_vocab) {
+  logits = logits.first(std::min(logits.size(), static_cast<size_t>(valid_vocab)));
+  SampledToken out;
+  out.id = token;
+  const Scan found = scan(logits);
+  if (found.bad || found.best == -kInf) {
+    out.status = non_finite(logits, 0);
+    return out;
+  }
+  const double log_norm = log_sum_exp(logits, found.best);
+  if (logprobs > 0) collect_top(logits, log_norm, std::min(logprobs, kMaxLogprobs), out);
+  const auto id = static_cast<size_t>(token);
+  out.logprob = id < logits.size() ? static_cast<float>(logits[id] - log_norm) : -kInf;
+  return out;
+}
+
 SampledToken sample(std::span<float> logits, const SamplingParams& params, SamplerState& state, int64_t position,
-                    const DraftToken* draft) {
+                    const DraftToken* draft, const TokenFilter& filter) {
   logits = logits.first(std::min(logits.size(), static_cast<size_t>(state.valid_vocab())));
   SampledToken out;
   Scan found = scan(logits);
@@ -313,12 +340,21 @@ SampledToken sample(std::span<float> logits, const SamplingParams& params, Sampl
     adjust_logits(logits, params, state);
     found = scan(logits);
   }
+  if (filter.active()) {
+    filter.apply(logits);
+    found = scan(logits);
+    if (found.best == -kInf) {
+      out.status = {StatusCode::internal,
+                    fmt::format("no token with a finite logit is allowed at position {}", position)};
+      return out;
+    }
+  }
   out.gap = found.best - found.second;
   if (params.temperature < kGreedyTemperature) {
     out.id = static_cast<int32_t>(std::find(logits.begin(), logits.end(), found.best) - logits.begin());
   } else {
     Rng rng = draws(state, position, false);
-    const Distribution p = filter(logits, found.best, params);
+    const Distribution p = moesaic::filter(logits, found.best, params);
     const double u = rng.uniform();
     out.id = draft == nullptr
                  ? p.draw(u)

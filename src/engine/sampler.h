@@ -71,13 +71,25 @@ struct DraftToken {
   std::span<const float> logits;
 };
 
+// Tokens that must not be chosen now, whatever their logits.
+struct TokenFilter {
+  std::span<const uint32_t> allowed = {};  // bit t % 32 of word t / 32 for each token t that may be; empty: all
+  std::span<const int32_t> banned = {};
+
+  bool active() const { return !allowed.empty() || !banned.empty(); }
+  void apply(std::span<float> logits) const;  // the others become -inf
+};
+
 // Chooses a token. `logits` is [vocab] f32 and is left with biases and penalties applied; rows from
 // state.valid_vocab() on are ignored. `position` is the index in the sequence that the token will take; the draw
 // depends on (seed, choice, position) only. Of equal logits the lowest id counts as best. Thread rule: one call per
 // state. With a draft the token is the draft's exactly when the draft is accepted; greedy sampling gives what it gives
 // without one, and the others the same distribution (verify_draft).
 SampledToken sample(std::span<float> logits, const SamplingParams& params, SamplerState& state, int64_t position,
-                    const DraftToken* draft = nullptr);
+                    const DraftToken* draft = nullptr, const TokenFilter& filter = {});
+
+// What `token` would have scored: id, logprob and alternatives, as sample() reports them. `logits` stays as it is.
+SampledToken score_token(std::span<const float> logits, int32_t token, int logprobs, int64_t valid_vocab);
 
 // Guesses the token at `position` from a prediction layer's logits [vocab]: the best, or a draw after temperature,
 // top_k, top_p and min_p (biases and penalties are the model's business). -1: the logits are not finite, no guess.

@@ -1,11 +1,15 @@
 #include "engine/sequence.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "base/error.h"
 
 namespace moesaic {
 namespace {
+
+constexpr int64_t kUsualAnswer = 1024;  // tokens that an answer has room for from the start; longer ones grow
 
 double seconds(Clock::duration d) {
   return std::chrono::duration<double>(d).count();
@@ -20,18 +24,26 @@ GeneratedToken generated_token(const SampledToken& token) {
 
 }  // namespace
 
-Sequence::Sequence(Request r, std::shared_ptr<CompletionStream> out, const Tokenizer* tokenizer, int64_t valid_vocab)
+Sequence::Sequence(Request r, std::shared_ptr<CompletionStream> out, const SequenceWorld& shared)
     : request(std::move(r)),
       stream(std::move(out)),
       tokens(request.tokens),
       prompt_tokens(static_cast<int64_t>(tokens.size())),
-      sampler(request.sampling, tokens, valid_vocab),
-      stops(request.stop),
-      submitted(Clock::now()) {
-  tokens.reserve(static_cast<size_t>(worst_case_tokens()));
-  if (tokenizer == nullptr) return;
-  if (request.chat && HarmonyParser::speaks(*tokenizer)) parser.emplace(*tokenizer);
-  else detokenizer.emplace(*tokenizer, request.skip_special_tokens);
+      sampler(request.sampling, tokens, shared.valid_vocab, request.choice),
+      stop_strings(request.stop),
+      submitted(Clock::now()),
+      world(shared),
+      ending(request.stop_token_ids) {
+  if (!request.ignore_eos) ending.insert(ending.end(), world.eos.begin(), world.eos.end());
+  tokens.reserve(static_cast<size_t>(std::min(worst_case_tokens(), prompt_tokens + kUsualAnswer)));
+  if (world.tokenizer == nullptr) return;
+  if (request.chat)
+    parser.emplace(world.chat_format, *world.tokenizer, tokens,
+                   request.tools.empty() ? Json() : parse_json(request.tools, "tools"));
+  else detokenizer.emplace(*world.tokenizer, request.skip_special_tokens);
+  if (request.grammar == nullptr) return;
+  matcher.emplace(request.grammar, *world.vocabulary);
+  mask.resize(static_cast<size_t>((world.vocabulary->vocab() + 31) / 32));
 }
 
 std::span<const int32_t> Sequence::last_and_drafts(std::vector<int32_t>& buffer) const {
@@ -43,7 +55,42 @@ std::span<const int32_t> Sequence::last_and_drafts(std::vector<int32_t>& buffer)
 bool Sequence::sampled_by_host() const {
   const SamplingParams& p = request.sampling;
   return !p.logit_bias.empty() || p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0 ||
-         p.logprobs > 0;
+         p.logprobs > 0 || filtered();
+}
+
+namespace {
+
+bool has_bit(std::span<const uint32_t> mask, int32_t token) {
+  const auto word = static_cast<size_t>(token / 32);
+  return word < mask.size() && (mask[word] >> (token % 32) & 1) != 0;
+}
+
+// Whether the mask allows anything but these tokens.
+bool allows_more(std::span<const uint32_t> mask, std::span<const int32_t> ending) {
+  int64_t allowed = 0;
+  for (uint32_t word : mask) allowed += std::popcount(word);
+  const std::set<int32_t> distinct(ending.begin(), ending.end());
+  return allowed > std::ranges::count_if(distinct, [&](int32_t token) { return has_bit(mask, token); });
+}
+
+}  // namespace
+
+// A grammar that has nothing left to say ends the answer, however short.
+TokenFilter Sequence::filter() const {
+  TokenFilter out;
+  if (matcher) out.allowed = mask;
+  if (generated() < request.min_tokens && (!matcher || allows_more(mask, ending))) out.banned = ending;
+  return out;
+}
+
+bool Sequence::ends(int32_t token) const {
+  const auto among = [&](std::span<const int32_t> ids) { return std::ranges::find(ids, token) != ids.end(); };
+  return among(ending) || (matcher && matcher->complete() && among(world.eos));
+}
+
+void Sequence::score_prompt(std::span<const float> logits, int64_t position) {
+  prompt_scores.push_back(generated_token(
+      score_token(logits, tokens[static_cast<size_t>(position)], request.prompt_logprobs, sampler.valid_vocab())));
 }
 
 void Sequence::count_drafts(int64_t accepted) {
@@ -54,37 +101,50 @@ void Sequence::count_drafts(int64_t accepted) {
   drafts.clear();
 }
 
-bool Sequence::accept(const SampledToken& token, std::span<const int32_t> eos, FinishReason& reason) {
+bool Sequence::accept(const SampledToken& token, FinishReason& reason) {
   if (generated() == 0) first_token = Clock::now();
   tokens.push_back(token.id);
-  const auto among = [&](std::span<const int32_t> ids) {
-    return std::find(ids.begin(), ids.end(), token.id) != ids.end();
-  };
-  const bool stop_token = (!request.ignore_eos && among(eos)) || among(request.stop_token_ids);
-  Chunk chunk;
+  const bool stop_token = ends(token.id);
+  if (matcher && !stop_token) matcher->accept(token.id);
+  Chunk chunk{.prompt = std::exchange(prompt_scores, {})};
   chunk.tokens.push_back(generated_token(token));
-  bool ended = stop_token || generated() >= request.max_new_tokens;
+  const bool full = generated() >= request.max_new_tokens;
   reason = stop_token ? FinishReason::stop : FinishReason::length;
-  HarmonyParser::Delta delta = text_of(token.id, !stop_token, ended);
-  StopStrings::Release release = stops.push(delta.content);
-  if (release.match) ended = true, reason = FinishReason::stop;
-  chunk.text = std::move(release.text);
+  if (stop_token && std::ranges::find(request.stop_token_ids, token.id) != request.stop_token_ids.end())
+    stop_match.token = token.id;
+  AnswerDelta delta = text_of(token.id, !stop_token, stop_token || full);
   chunk.reasoning = std::move(delta.reasoning);
-  if (ended && !release.match) chunk.text += stops.flush();
+  chunk.tool_calls = std::move(delta.tool_calls);
+  const bool stopped = release_text(delta.content, stop_token || full, chunk.text);
+  if (stopped) reason = FinishReason::stop;
   stream->push(std::move(chunk));
-  return ended;
+  return stop_token || full || stopped;
 }
 
-HarmonyParser::Delta Sequence::text_of(int32_t token, bool visible, bool ended) {
-  HarmonyParser::Delta delta, rest;
+// Whether a stop string ended the text.
+bool Sequence::release_text(const std::string& content, bool last, std::string& out) {
+  StopStrings::Release release = stop_strings.push(content);
+  out = std::move(release.text);
+  if (!release.match) {
+    if (last) out += stop_strings.flush();
+    return false;
+  }
+  stop_match = {.text = request.stop[*release.match]};
+  if (request.include_stop) out += *stop_match.text;
+  return true;
+}
+
+AnswerDelta Sequence::text_of(int32_t token, bool visible, bool last) {
+  AnswerDelta delta;
   if (parser) {
-    delta = parser->push(token);
-    if (ended) rest = parser->flush();
+    parser->push(token, delta);
+    usage.reasoning_tokens += parser->in_reasoning() ? 1 : 0;
+    if (last) parser->flush(delta);
   } else if (detokenizer) {
     if (visible) delta.content = detokenizer->push(token);
-    if (ended) rest.content = detokenizer->flush();
+    if (last) delta.content += detokenizer->flush();
   }
-  return {.content = delta.content + rest.content, .reasoning = delta.reasoning + rest.reasoning};
+  return delta;
 }
 
 void Sequence::finish(Status status, FinishReason reason) {
@@ -92,9 +152,9 @@ void Sequence::finish(Status status, FinishReason reason) {
   usage.prompt_tokens = prompt_tokens;
   usage.completion_tokens = generated();
   usage.total_seconds = seconds(now - submitted);
-  if (cache.slot >= 0 || generated() > 0) usage.queue_seconds = seconds(started - submitted);
+  if (started != Clock::time_point()) usage.queue_seconds = seconds(started - submitted);
   if (generated() > 0) usage.first_token_seconds = seconds(first_token - submitted);
-  stream->finish(std::move(status), reason, usage);
+  stream->finish(std::move(status), reason, usage, std::move(stop_match));
 }
 
 void Sequence::place_image_rows(int32_t placeholder, int64_t hidden) {

@@ -18,11 +18,11 @@ std::span<float> logits_row(std::byte* rows, int64_t row, int64_t vocab, DType a
 
 int64_t sample_with_drafts(function_ref<std::span<float>(int64_t)> row_of, std::span<const DraftToken> drafts,
                            const SamplingParams& params, SamplerState& state, int64_t position,
-                           std::span<SampledToken> out) {
+                           std::span<SampledToken> out, const TokenFilter& filter) {
   for (int64_t j = 0;; ++j) {
     const DraftToken* draft = j < std::ssize(drafts) ? &drafts[static_cast<size_t>(j)] : nullptr;
     SampledToken& token = out[static_cast<size_t>(j)];
-    token = sample(row_of(j), params, state, position + j, draft);
+    token = sample(row_of(j), params, state, position + j, draft, filter);
     if (!token.status.ok()) return j + 1;
     state.append(token.id);
     if (draft == nullptr || token.id != draft->id) return j + 1;
@@ -41,6 +41,7 @@ Drafter::Drafter(LoadedModel& model)
 
 // The model adds a token of its own to those it accepts, so the last one allowed is never drafted.
 int64_t Drafter::wanted(const Sequence& sequence) const {
+  if (sequence.filtered()) return 0;
   return std::min(count_, sequence.request.max_new_tokens - sequence.generated() - 1);
 }
 

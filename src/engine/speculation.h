@@ -21,10 +21,11 @@ std::span<float> logits_row(std::byte* rows, int64_t row, int64_t vocab, DType a
 
 // Chooses the token at `position`, and as long as it is the next draft also the one after it. `row_of(j)` gives the
 // logits after j accepted drafts. Fills `out` and returns how many tokens there are, 1 to drafts.size() + 1: all but
-// the last were drafted. One whose status is not ok ends them. The state has counted the tokens.
+// the last were drafted. One whose status is not ok ends them. The state has counted the tokens. A filter holds for one
+// token alone: a sequence that has one is not drafted for.
 int64_t sample_with_drafts(function_ref<std::span<float>(int64_t)> row_of, std::span<const DraftToken> drafts,
                            const SamplingParams& params, SamplerState& state, int64_t position,
-                           std::span<SampledToken> out);
+                           std::span<SampledToken> out, const TokenFilter& filter = {});
 
 // What the model just computed of a sequence: `tokens` of its tokens from position `start` on, whose hidden states
 // begin at row `row` of the step's. Rejected drafts are not among them.

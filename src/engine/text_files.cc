@@ -23,6 +23,14 @@ Status check_messages(const Json& messages) {
   return {};
 }
 
+// Of config.json; empty where there is none.
+std::string model_type(const std::filesystem::path& directory) {
+  const std::string path = (directory / "config.json").string();
+  if (!std::filesystem::exists(path)) return "";
+  const Json config = read_json_file(path, {.python_constants = true});
+  return json_string(json_object(config, path), "model_type", path, "");
+}
+
 }  // namespace
 
 TextFiles TextFiles::load(const std::filesystem::path& directory) {
@@ -30,6 +38,7 @@ TextFiles TextFiles::load(const std::filesystem::path& directory) {
   files.directory = directory.string();
   if (std::filesystem::exists(directory / "tokenizer.json"))
     files.tokenizer = load_tokenizer(directory / "tokenizer.json");
+  if (files.tokenizer != nullptr) files.chat_format = detect_chat_format(*files.tokenizer, model_type(directory));
   try {
     files.chat_template = load_chat_template(directory.string());
   } catch (const Error& error) {
@@ -39,6 +48,10 @@ TextFiles TextFiles::load(const std::filesystem::path& directory) {
   return files;
 }
 
+bool TextFiles::has_chat() const {
+  return tokenizer != nullptr && (chat_template || has_encoder(chat_format));
+}
+
 const Tokenizer& TextFiles::need_tokenizer() const {
   if (tokenizer == nullptr) throw Error(StatusCode::not_found, directory + kNoTokenizer);
   return *tokenizer;
@@ -46,12 +59,12 @@ const Tokenizer& TextFiles::need_tokenizer() const {
 
 Result<std::vector<int32_t>> TextFiles::encode_chat(const ChatInput& input) const {
   if (tokenizer == nullptr) return Status(StatusCode::invalid_argument, directory + kNoTokenizer);
-  if (!chat_template)
+  if (!has_chat())
     return Status(StatusCode::invalid_argument,
                   template_error.empty() ? directory + ": there is no chat template; send a plain prompt instead"
                                          : template_error);
   if (Status status = check_messages(input.messages); !status.ok()) return status;
-  const auto rendered = chat_template->render(input);
+  const auto rendered = chat_template ? chat_template->render(input) : *encode_natively(chat_format, input);
   if (!rendered.ok()) return rendered.status();
   std::vector<TextSegment> segments;
   for (const RenderedSegment& segment : *rendered) segments.push_back({segment.text, segment.literal});

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "text/chat_format.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -12,6 +13,7 @@ namespace moesaic {
 struct TextFiles {
   std::unique_ptr<Tokenizer> tokenizer;  // null: the directory has no tokenizer.json
   std::optional<ChatTemplate> chat_template;
+  ChatFormat chat_format = ChatFormat::plain;
   std::string template_error;  // why there is no chat template although the directory has one
 
   std::string directory;  // for messages
@@ -21,6 +23,8 @@ struct TextFiles {
 
   // Throws Error(not_found) where there is none.
   const Tokenizer& need_tokenizer() const;
+  // Whether there is a chat template, or an encoder in its place.
+  bool has_chat() const;
   // The prompt of a conversation, ready for the assistant's answer.
   Result<std::vector<int32_t>> encode_chat(const ChatInput& input) const;
 };

@@ -31,12 +31,20 @@ void fill(const WeightMap& map, const Binding& binding, const ModelSource& sourc
   upload.finish();
 }
 
-void fill_weights(LoadedModel& loaded, const ModelSource& source, const BoundGraph& bound, bool progress) {
+void fill_weights(LoadedModel& loaded, const ModelSource& source, const BoundGraph& bound, const LoadOptions& options) {
   const WeightMap& map = loaded.compiled.weights;
-  Progress bar("loading " + source.directory.filename().string(), map.bytes, ProgressUnit::bytes, progress);
+  Progress bar("loading " + source.directory.filename().string(), map.bytes, ProgressUnit::bytes, options.progress);
+  bar.on_advance(options.on_load);
   const auto start = std::chrono::steady_clock::now();
   fill(map, bound.binding, source, loaded.weights, *loaded.device, bar);
   loaded.fill_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Two for each sequence, unless they are large.
+int64_t snapshot_count(const LoadOptions& options, int64_t slot_bytes, int64_t memory_bytes) {
+  if (options.snapshots >= 0 || slot_bytes == 0) return slot_bytes == 0 ? 0 : options.snapshots;
+  const auto share = static_cast<int64_t>(kSnapshotShare * static_cast<double>(memory_bytes));
+  return std::clamp<int64_t>(share / slot_bytes, 1, 2 * options.max_sequences);
 }
 
 void allocate(LoadedModel& loaded, const LoadOptions& options) {
@@ -45,7 +53,9 @@ void allocate(LoadedModel& loaded, const LoadOptions& options) {
   loaded.weights = device.allocate(c.weights.bytes, "the model's weights");
   loaded.activations = device.allocate(c.activation_bytes(), "activations");
   loaded.workspace = device.allocate(c.workspace_bytes(), "the workspace");
-  loaded.slots = options.max_sequences;
+  loaded.sequences = options.max_sequences;
+  loaded.snapshots = snapshot_count(options, c.cache.slot_stride, device.info().memory_bytes);
+  loaded.slots = loaded.sequences + loaded.snapshots;
   const int64_t all = options.max_sequences * loaded.max_blocks();
   loaded.blocks = options.cache_tokens > 0 ? (options.cache_tokens + kBlockTokens - 1) / kBlockTokens : all;
   // On a GPU one more of each, for the padding of captured steps.
@@ -227,7 +237,7 @@ LoadedModel load_model(const LoadOptions& options) {
   loaded.max_model_len = context_length(options, source.model);
   loaded.directory = source.directory;
   allocate(loaded, options);
-  fill_weights(loaded, source, bound, options.progress);
+  fill_weights(loaded, source, bound, options);
   if (source.model.vision) loaded.vision = load_vision(source, options, *loaded.device);
   if (speculate) loaded.draft = load_draft(source, options, loaded);
   loaded.speculative_tokens = options.speculative_tokens;

@@ -29,9 +29,13 @@ struct LoadOptions {
   int64_t prefill_rows = 0;         // rows with logits in one prefill step; 0: one per sequence
   int64_t cache_tokens = 0;         // size of the block pool; 0: enough for every sequence at its longest
   int64_t speculative_tokens = 0;   // drafted at a time by the model's prediction layer; 0: it is not loaded
+  int64_t snapshots = 0;  // slots for copies of sequences' state of constant size; -1: kSnapshotShare of memory
   std::set<std::string> skip_passes;
   bool progress = true;
+  std::function<void(int64_t done, int64_t total)> on_load;  // while the model's weights load
 };
+
+constexpr double kSnapshotShare = 0.05;  // of the device's memory
 
 constexpr int64_t kDefaultContext = 8192;
 constexpr int64_t kMaxSpeculativeTokens = 16;  // each adds a row of logits per sequence to a step
@@ -70,7 +74,8 @@ struct LoadedModel {
   std::unique_ptr<Device> device;
   Compiled compiled;
   int64_t max_model_len = 0;
-  int64_t blocks = 0, slots = 0;  // of the cache pools
+  int64_t blocks = 0, slots = 0;  // of the cache pools; slots include `snapshots`
+  int64_t sequences = 0, snapshots = 0;
   Buffer weights, activations, workspace, cache_blocks, cache_slots;
   std::unique_ptr<VisionTower> vision;  // null: the model sees no images
   std::unique_ptr<DraftModel> draft;    // null: nothing is drafted

@@ -16,8 +16,8 @@
 namespace moesaic {
 
 struct ApiOptions {
-  std::vector<std::string> served_names;  // the first is what answers say
-  std::string model_root;                 // the directory, for /v1/models
+  std::vector<std::string> served_names = {};  // the first is what answers say
+  std::string model_root = {};                 // the directory, for /v1/models
   bool any_model_name = false;
   std::string reasoning_field = "reasoning_content";  // or reasoning, or both
   int max_n = 8, max_logprobs = 20;
@@ -27,25 +27,30 @@ struct ApiOptions {
   bool trust_request_chat_template = false;
   bool priorities = false;  // the scheduler honours `priority`
   bool timings = false;
-  std::string chat_template;        // instead of the checkpoint's; a template's text
-  JsonObject chat_template_kwargs;  // defaults
+  std::string chat_template = {};        // instead of the checkpoint's; a template's text
+  JsonObject chat_template_kwargs = {};  // defaults
   int max_images = 16;
-  std::vector<std::string> allowed_media_domains;  // hosts that images may be fetched from
-  std::string allowed_local_media_path;
-  int64_t response_store_size = 0;  // of /v1/responses
-  std::string fingerprint;          // system_fingerprint
+  std::vector<std::string> allowed_media_domains = {};  // hosts that images may be fetched from
+  std::string allowed_local_media_path = {};
+  int64_t response_store_size = 0;       // of /v1/responses
+  std::string fingerprint = {};          // system_fingerprint
+  size_t stream_buffer_bytes = 1 << 20;  // as http::ServerOptions has it: above it, a stream's answer waits
 };
+
+// The status of a request that POST /abort_request ended: nginx's "client closed request"; OpenAI's clients do not try
+// again.
+constexpr int kAbortedStatus = 499;
 
 // What became of one request, for metrics and the request log. Times in seconds.
 struct RequestRecord {
-  std::string request_id, endpoint;
+  std::string request_id = {}, endpoint = {};
   int n = 1;
   int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, max_tokens = 0;
   double queue = 0, first_token = 0, total = 0;  // since the request arrived
-  std::vector<double> between_tokens;
-  std::vector<FinishReason> reasons;  // of each choice
-  int status = 200;                   // as HTTP has it, also of an error inside a stream
-  std::string error;                  // its message
+  std::vector<double> between_tokens = {};
+  std::vector<FinishReason> reasons = {};  // of each choice
+  int status = 200;                        // as HTTP has it, also of an error inside a stream
+  std::string error = {};                  // its message
 };
 using RequestObserver = std::function<void(const RequestRecord&)>;
 
@@ -73,8 +78,7 @@ class Api {
   void abort_all(std::string_view reason);
 
  private:
-  struct State;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<struct ApiState> state_;
 };
 
 }  // namespace moesaic

@@ -1,5 +1,5 @@
-// HTTP/1.1 server: connections, parsing, limits, streams. It knows nothing of models. Boost.Beast lives in http.cc
-// alone.
+// HTTP/1.1 server: connections, limits, streams. It knows nothing of models. Boost.Asio lives in http.cc alone, and
+// Boost.Beast in http_message.cc. A thread serves any number of connections; an idle one costs some hundred bytes.
 #pragma once
 
 #include <chrono>
@@ -29,14 +29,14 @@ struct Request {
 
 struct Response {
   int status = 200;
-  std::string body;
+  std::string body = {};
   std::string content_type = "application/json";
   Headers headers = {};
 };
 
 // One request and its answer. Any thread may call; it lives for as long as somebody holds it. Dropped unanswered, it
 // answers 500.
-class Exchange {
+class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   virtual ~Exchange() = default;
   virtual const Request& request() const = 0;
@@ -60,6 +60,14 @@ class Exchange {
 
 using Handler = std::function<void(std::shared_ptr<Exchange>)>;
 
+// How an exchange ended.
+struct Answered {
+  int status = 0;          // 0: the client left before there was one
+  int64_t body_bytes = 0;  // handed over to be sent
+  double seconds = 0;      // since the request arrived
+  bool complete = false;   // false: the client left, stopped reading, or the server dropped the stream
+};
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: any free one
@@ -69,8 +77,14 @@ struct ServerOptions {
   int max_connections = 8192;
   std::chrono::seconds header_timeout{30}, body_timeout{60}, idle_timeout{75}, stalled_timeout{30};
   std::chrono::seconds ping_interval{15};  // of `: ping` comments in silent event streams
+  // What a handler should keep buffered() below; a stream that passes eight times as much is cut off.
   size_t stream_buffer_bytes = 1 << 20;
+  std::function<Headers(const Request&)> reply_headers = {};              // added to each answer
+  std::function<void(const Request&, const Answered&)> on_answered = {};  // from a server thread
 };
+
+// Raises the process's limit on open files to what the system allows it; returns the limit.
+int64_t raise_descriptor_limit();
 
 class Server {
  public:
@@ -81,6 +95,7 @@ class Server {
   ~Server();  // closes everything
 
   int port() const;
+  // New connections are refused; open ones close after their next answer.
   void stop_accepting();
   int64_t connections() const;
   int64_t exchanges() const;  // unfinished

@@ -32,6 +32,7 @@ const char* chat_format_name(ChatFormat format);
 void apply_reasoning_effort(ChatFormat format, std::string_view effort, JsonObject& kwargs);
 
 // The prompt of a conversation, for families that publish an encoder instead of a template; nothing for the others.
+bool has_encoder(ChatFormat format);
 std::optional<Result<std::vector<RenderedSegment>>> encode_natively(ChatFormat format, const ChatInput& input);
 
 // What the caller wants enforced in an answer.

@@ -45,6 +45,8 @@ class ChatTemplate {
 
   // The tokens that bos_token and eos_token stand for; unset, they are undefined in the template.
   void set_special_tokens(std::optional<std::string> bos, std::optional<std::string> eos);
+  // The same as another template's.
+  void set_special_tokens_of(const ChatTemplate& other) { set_special_tokens(other.bos_token_, other.eos_token_); }
 
  private:
   struct Program;

@@ -74,6 +74,44 @@ TEST(CudaEngineMixed, TokensThatTheHostSamplesAndThoseOfTheDeviceShareABatch) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].ids, want[i].ids) << i;
 }
 
+// Prefixes are found again, memory for two of three sequences is enough, and prompts are scored: all with steps in
+// flight.
+TEST_P(CudaEngine, SharesPreemptsAndScoresAsTheCpuDoes) {
+  EngineOptions tight{.model = golden(GetParam()), .device = "cuda", .precision = "float32", .threads = 2};
+  tight.max_num_seqs = 3, tight.max_num_batched_tokens = 64, tight.max_model_len = 256, tight.kv_cache_tokens = 5 * 64;
+  EngineOptions roomy = tight;
+  roomy.device = "cpu", roomy.kv_cache_tokens = 0, roomy.prefix_caching = false;
+  Engine cuda = Engine::open(tight), cpu = Engine::open(roomy);
+  std::vector<Request> requests = some_requests();
+  requests.resize(3);
+  for (size_t i = 0; i < 3; ++i) {
+    for (int32_t t = std::ssize(requests[i].tokens); t < 59; ++t) requests[i].tokens.push_back((t * 7 + 31) % 250);
+    requests[i].max_new_tokens = 9;
+  }
+  const std::vector<Answer> want = ask_together(cpu, requests);
+  const std::vector<Answer> all = ask_together(cuda, requests);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(all[i].ids, want[i].ids) << i;
+  EXPECT_GT(cuda.stats().preemptions, 0);
+  EXPECT_EQ(cuda.stats().blocks_used, 0);
+  Request next = requests[0];
+  next.tokens.insert(next.tokens.end(), want[0].ids.begin(), want[0].ids.end());
+  next.max_new_tokens = 3;
+  const Answer got = ask(cuda, next);
+  EXPECT_EQ(got.usage.cached_tokens, 64);
+  EXPECT_EQ(got.ids, ask(cpu, next).ids);
+  next.tokens.resize(10);
+  next.prompt_logprobs = 1;
+  const auto scores = [&](Engine& engine) {
+    auto completion = engine.submit(next);
+    std::vector<float> logprobs;
+    while (auto chunk = completion->next())
+      for (const GeneratedToken& token : chunk->prompt) logprobs.push_back(token.logprob);
+    return logprobs;
+  };
+  EXPECT_THAT(scores(cuda), testing::Pointwise(testing::FloatNear(1e-3f), scores(cpu)));
+  EXPECT_EQ(scores(cpu).size(), next.tokens.size() - 1);
+}
+
 TEST(CudaEngineErrors, NonFiniteLogitsEndOnlyTheirSequence) {
   if (const std::string reason = cuda_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
   const EditedCheckpoint poisoned("gpt_oss-mxfp4", [](TensorMap& tensors, JsonObject&) {

@@ -138,6 +138,10 @@ class CudaDevice final : public Device {
     check_cuda(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_.cuda),
                "a copy from the GPU");
   }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_.cuda),
+               "a copy on the GPU");
+  }
   void synchronize() override { check_cuda(cudaStreamSynchronize(stream_.cuda), "the work on the GPU"); }
 
   std::unique_ptr<Recording> record(const std::function<void()>& body) override {

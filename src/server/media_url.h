@@ -1,0 +1,25 @@
+// Images that messages name by URL.
+#pragma once
+
+#include "server/fields.h"
+
+namespace moesaic {
+
+constexpr int64_t kMaxImageBytes = int64_t{20} << 20;
+constexpr int64_t kMaxImageSide = 4096;
+
+struct MediaRules {
+  bool vision = false;  // the model sees images
+  int max_images = 16;
+  std::string local_path;  // file:// may name files below it; empty: none
+};
+
+// The bytes of the image file at `url`: data:image/...;base64, or file:// below the allowed path. Decoded once, so that
+// a damaged or too large one is refused with its `param`: invalid_image, media_url_not_allowed. http:// and https://
+// are refused: nothing is fetched.
+std::string load_image(std::string_view url, const MediaRules& rules, const std::string& param, ApiError& error);
+
+// Standard alphabet with padding; nothing for anything else.
+std::optional<std::string> decode_base64(std::string_view text);
+
+}  // namespace moesaic

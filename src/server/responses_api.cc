@@ -1,0 +1,55 @@
+#include "server/responses_api.h"
+
+#include "server/response_answer.h"
+#include "server/responses_request.h"
+
+namespace moesaic {
+namespace {
+
+ResponseView response_view(const ApiState& state, const ExchangePtr& exchange, const ChatRequest& chat,
+                           TranslatedResponse& translated) {
+  ResponseView view;
+  view.answer = answer_view(state, exchange, chat.answer, "resp_");
+  view.echoed = std::move(translated.echoed);
+  view.include_reasoning = chat.include_reasoning;
+  view.parallel_calls = chat.tools.parallel;
+  return view;
+}
+
+// Keeps the conversation, this answer included.
+std::function<void(const JsonArray&)> keep(const std::shared_ptr<ApiState>& state, std::string id,
+                                           TranslatedResponse& translated) {
+  if (!translated.store || !state->stored.enabled()) return [](const JsonArray&) {};
+  return [state, id = std::move(id), items = std::move(translated.items)](const JsonArray& output) {
+    JsonArray all = items;
+    for (const Json& item : output) all.push_back(item);
+    state->stored.put(id, std::move(all));
+  };
+}
+
+}  // namespace
+
+void answer_response(const std::shared_ptr<ApiState>& state, const ExchangePtr& exchange, ApiError& error) {
+  const auto body = parse_body(exchange->request(), error);
+  if (!body) return;
+  TranslatedResponse translated = translate_response(*body, state->stored, error);
+  if (error) return;
+  const auto path = [&](size_t i) { return translated.paths.at(i); };
+  ChatRequest chat = read_chat_request(translated.chat, state->facts(), error, path);
+  chat.answer.names.prompt = "input";
+  chat.answer.names.max_tokens = "max_output_tokens";
+  Request request = error ? Request() : chat_engine_request(*state, chat, error);
+  if (error) return rename_chat_fields(error);
+  ResponseView view = response_view(*state, exchange, chat, translated);
+  const std::string id = view.answer.id;
+  Submission submission{.endpoint = "/v1/responses",
+                        .public_id = id,
+                        .requests = with_choices(std::move(request), 1),
+                        .stream = chat.answer.stream,
+                        .names = chat.answer.names,
+                        .max_tokens = chat.answer.max_tokens.value_or(0)};
+  submission.sink = response_sink(std::move(view), chat.answer.stream, keep(state, id, translated));
+  state->submit(exchange, std::move(submission), error);
+}
+
+}  // namespace moesaic
