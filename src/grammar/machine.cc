@@ -125,15 +125,17 @@ int32_t Machine::after_rule(int32_t id, int32_t rule) {
 
 // The beginnings of the rules, and of those that they begin with.
 int32_t Machine::begin_rules(std::vector<int32_t> rules) {
-  for (;;) {
-    std::vector<uint64_t> items;
-    for (const int32_t rule : rules) items.push_back(pack(automaton_.starts[index_of(rule)], 0));
-    const int32_t local = intern_local(std::move(items));
-    const size_t before = rules.size();
-    for (const int32_t rule : locals_[index_of(local)].called)
-      if (std::ranges::find(rules, rule) == rules.end()) rules.push_back(rule);
-    if (rules.size() == before) return local;
+  std::unordered_set<int32_t> known(rules.begin(), rules.end());
+  std::vector<uint64_t> items, starts;
+  for (size_t i = 0; i < rules.size(); ++i) {
+    starts.push_back(pack(automaton_.starts[index_of(rules[i])], 0));
+    items = {starts.back()};
+    close(items);
+    for (const uint64_t item : items)
+      for (const Edge& edge : automaton_.edges_of(item_state(item)))
+        if (edge.kind == Edge::Kind::call && known.insert(edge.arg).second) rules.push_back(edge.arg);
   }
+  return intern_local(std::move(starts));
 }
 
 // In an order, and with a hash, that every machine of this automaton agrees on.
@@ -183,6 +185,7 @@ void Machine::return_from(std::vector<Group>& groups) {
     bool changed = false;
     const std::vector<int32_t> ended = locals_[index_of(group.local)].ended;
     for (const int32_t rule : ended) {
+      work_ += static_cast<int64_t>(done.size());
       if (std::ranges::find(done, std::pair(group.frame, rule)) != done.end()) continue;
       done.emplace_back(group.frame, rule);
       changed = true;
