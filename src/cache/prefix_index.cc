@@ -58,6 +58,13 @@ PrefixIndex::Found PrefixIndex::find(std::span<const BlockKey> keys, std::span<c
   return found;
 }
 
+int64_t PrefixIndex::blocks_to_take(std::span<const BlockKey> keys) const {
+  return std::ranges::count_if(keys, [&](const BlockKey& key) {
+    const auto it = entries_.find(key);
+    return it == entries_.end() || it->second.block < 0 || it->second.evictable;
+  });
+}
+
 // Shares what is on the device first, so that making room for the rest cannot evict it.
 bool PrefixIndex::take(std::span<const BlockKey> keys, std::vector<BlockId>& blocks, std::vector<CacheCopy>& copies) {
   std::vector<BlockId> shared;
@@ -78,7 +85,7 @@ bool PrefixIndex::take(std::span<const BlockKey> keys, std::vector<BlockId>& blo
     if (room) blocks.push_back(entry.block);
     if (entry.host_block >= 0) touch(host_use_, entry.host_use, key);
   }
-  for (size_t i = 0; !room && i < shared.size(); ++i) release(shared[i]);
+  for (size_t i = shared.size(); !room && i-- > 0;) release(shared[i]);  // the last are the first to go
   return room;
 }
 
@@ -191,6 +198,7 @@ void PrefixIndex::add(const BlockKey& key, BlockId block, std::span<const int32_
   if (key_of_.contains(block)) return;
   Entry& entry = entries_[key];
   if (entry.block >= 0) return;
+  if (!entry.empty() && !std::ranges::equal(entry.tokens, tokens)) return;  // what the host holds is of other tokens
   entry.tokens.assign(tokens.begin(), tokens.end());
   entry.block = block;
   blocks_.share(block);

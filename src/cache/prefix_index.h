@@ -46,6 +46,8 @@ class PrefixIndex {
     int64_t usable = 0, matched = 0;
   };
   Found find(std::span<const BlockKey> keys, std::span<const int32_t> tokens, int64_t most) const;
+  // How many of the available blocks take() of these keys would use up: blocks that a sequence holds cost nothing.
+  int64_t blocks_to_take(std::span<const BlockKey> keys) const;
 
   // Shares the first keys.size() blocks, which find() called usable, with a sequence: appends them to `blocks` and
   // brings those in the host tier to the device. False, and no change, without room for these.

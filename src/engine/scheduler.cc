@@ -1,32 +1,44 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <ranges>
 #include <tuple>
 
 #include "base/error.h"
 
 namespace moesaic {
+namespace {
 
-// A user who comes (back) starts where the least served of the others is: idle time earns nothing.
+constexpr size_t kMostUsers = 4096;  // remembered when they have left
+
+}  // namespace
+
+// A user who comes (back) starts where the least served of the others is: idle time earns nothing. One who was served
+// more than that is still ahead: leaving for a moment forgives nothing.
 void Scheduler::enqueue(std::list<Sequence>&& sequences) {
   for (Sequence& s : sequences) {
+    const int64_t least = least_served();
     User& user = users_[s.request.user];
-    if (user.requests++ > 0) continue;
-    int64_t least = 0;
-    bool any = false;
-    for (const auto& [name, other] : users_) {
-      if (&other == &user || other.requests == 0) continue;
-      least = any ? std::min(least, other.served) : other.served;
-      any = true;
-    }
-    user.served = std::max(user.served, least);
+    if (user.requests++ == 0) user.served = std::max(user.served, least);
   }
   waiting_.splice(waiting_.end(), sequences);
 }
 
+// Of those who have requests here; with nobody here, nobody is ahead.
+int64_t Scheduler::least_served() {
+  const auto present = [](const auto& entry) { return entry.second.requests > 0; };
+  const auto served = [](const auto& entry) { return entry.second.served; };
+  const auto here = users_ | std::views::filter(present);
+  const auto least = std::ranges::min_element(here, {}, served);
+  if (least == here.end()) return users_.clear(), 0;
+  const int64_t count = served(*least);
+  std::erase_if(users_, [&](const auto& entry) { return !present(entry) && served(entry) <= count; });
+  return count;
+}
+
 void Scheduler::leave(const Sequence& s) {
   const auto user = users_.find(s.request.user);
-  if (user != users_.end() && --user->second.requests == 0) users_.erase(user);
+  if (--user->second.requests == 0 && users_.size() > kMostUsers) users_.erase(user);
 }
 
 void Scheduler::charge(const Sequence& s, int64_t tokens) {

@@ -51,6 +51,8 @@ class Scheduler {
   };
   using Place = std::list<Sequence>::iterator;
 
+  // Forgets users who have left and are not ahead of it.
+  int64_t least_served();
   bool before(const Sequence& a, const Sequence& b) const;
   int64_t priority(const Sequence& s) const { return options_.priorities ? s.request.priority : 0; }
   Place first_in_line();

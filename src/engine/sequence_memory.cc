@@ -29,6 +29,11 @@ std::span<const int32_t> block_of(const Sequence& sequence, int64_t block) {
   return std::span(sequence.tokens).subspan(static_cast<size_t>(block * kBlockTokens), kBlockTokens);
 }
 
+template <class T, size_t n>
+std::string_view bytes_of(std::span<T, n> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
 }  // namespace
 
 SequenceMemory::SequenceMemory(LoadedModel& model, const ReuseOptions& options)
@@ -46,7 +51,6 @@ SequenceMemory::SequenceMemory(LoadedModel& model, const ReuseOptions& options)
 
 void SequenceMemory::extend_keys(Sequence& s, int64_t blocks) const {
   if (s.keys.empty() && blocks > 0) {
-    find_media(s);
     const PrefixHasher::Field salt[] = {{"salt", s.request.cache_salt}};
     s.root = hasher_.root(std::span(salt).first(s.request.cache_salt.empty() ? 0 : 1));
   }
@@ -57,14 +61,16 @@ void SequenceMemory::extend_keys(Sequence& s, int64_t blocks) const {
   }
 }
 
-// The prompt's image tokens stand for its images, in order.
+// The prompt's image tokens stand for its images, in order. The same values in another grid are another image.
 void SequenceMemory::find_media(Sequence& s) const {
+  if (!s.media.empty()) return;  // preempted: its images may be gone
   int64_t at = 0;
   for (const PatchedImage& image : s.images) {
     while (s.tokens[static_cast<size_t>(at)] != model_.model.vision->placeholder) ++at;
-    const std::string_view bytes(reinterpret_cast<const char*>(image.values.data()),
-                                 image.values.size() * sizeof(float));
-    s.media.push_back({at, image.tokens(), hasher_.digest(bytes)});
+    const int64_t grid[] = {image.rows, image.columns};
+    const PrefixHasher::Field fields[] = {{"grid", bytes_of(std::span(grid))},
+                                          {"values", bytes_of(std::span(image.values))}};
+    s.media.push_back({at, image.tokens(), hasher_.root(fields)});
     at += image.tokens();
   }
 }
@@ -113,30 +119,26 @@ SequenceMemory::Opened SequenceMemory::open(Sequence& s, int64_t tokens, int64_t
   PrefixIndex::Found found;
   const bool reuse = reuses() && s.request.prompt_logprobs < 0;
   if (reuse) {
+    find_media(s);  // now: the images are gone when a short prompt's first block is complete
     extend_keys(s, s.length() / kBlockTokens);
     found = index_.find(s.keys, s.tokens, (s.length() - 1) / kBlockTokens);
     if (being_computed(s, found.matched)) return Opened::waits_for_a_prefix;
   }
   const auto usable = static_cast<size_t>(found.usable);
   const int64_t fresh = CachePool::blocks_for(tokens) - found.usable;
-  if (index_.available_blocks() < fresh + spare) return Opened::full;
+  const int64_t taken = index_.blocks_to_take(std::span(s.keys).first(usable));
+  if (index_.available_blocks() < taken + fresh + spare) return Opened::full;
   const auto slot = pool_.slots().acquire();
   if (!slot) return Opened::full;
-  std::vector<BlockId> blocks;
-  const bool room = index_.take(std::span(s.keys).first(usable), blocks, copies_);
-  std::vector<BlockId> own(static_cast<size_t>(fresh));
-  if (!room || !index_.allocate(own, copies_)) {
-    for (BlockId block : blocks) index_.release(block);
-    pool_.slots().release(*slot);
-    make_copies();
-    return Opened::full;
-  }
+  std::vector<BlockId> blocks, own(static_cast<size_t>(fresh));
+  const bool room = index_.take(std::span(s.keys).first(usable), blocks, copies_) && index_.allocate(own, copies_);
+  CHECK(room, "{} blocks are available, {} and {} are needed", index_.available_blocks(), taken, fresh);
   blocks.insert(blocks.end(), own.begin(), own.end());
   s.cache = {std::move(blocks), *slot, found.usable * kBlockTokens};
   s.published = found.usable;
   if (usable > 0 && limits_.needs_state) index_.restore(s.keys[usable - 1], *slot, copies_);
   make_copies();
-  queries_ += s.length(), hits_ += s.cache.length;
+  if (!s.preempted) queries_ += s.length(), hits_ += s.cache.length;
   plan_stops(s, found.matched);
   if (reuse) register_keys(s, found.matched);
   return Opened::yes;
@@ -180,6 +182,8 @@ void SequenceMemory::keep_state(Sequence& s) {
   if (!limits_.needs_state || at % kBlockTokens != 0 || at == 0 || s.pending_snapshot >= 0) return;
   const bool generating = at > s.prompt_tokens;
   if (!generating && !s.stops.contains(at)) return;
+  const auto blocks = static_cast<size_t>(at / kBlockTokens);
+  if (blocks <= s.keys.size() && !index_.lacks_snapshot(s.keys[blocks - 1])) return;  // another sequence kept it
   const auto slot = index_.snapshot_slot(copies_);
   if (!slot) return;
   copies_.push_back({CacheCopy::Kind::slot_to_slot, s.cache.slot, *slot});
