@@ -17,7 +17,8 @@ struct Engine::State {
   std::shared_ptr<TextFiles> text;
   std::optional<EngineTokenizer> tokenizer;
   EngineInfo info;
-  PatchOptions patches;            // of a model that sees images
+  PatchOptions patches;  // of a model that sees images
+  std::optional<TokenVocabulary> vocabulary;
   std::optional<EngineLoop> loop;  // last: it stops before what it uses goes
 };
 
@@ -148,11 +149,14 @@ Engine Engine::open(const EngineOptions& options) {
   const Tokenizer* tokenizer = state->text->tokenizer.get();
   const int64_t vocab = state->info.vocab;
   const int64_t known = tokenizer != nullptr ? std::min<int64_t>(tokenizer->vocab_size(), vocab) : vocab;
+  const std::vector<int32_t> eos = stop_tokens(generation, state->model.model, tokenizer);
+  if (tokenizer != nullptr) state->vocabulary.emplace(*tokenizer, known, eos);
   state->loop.emplace(state->model,
                       LoopOptions{.world = {.tokenizer = tokenizer,
                                             .chat_format = state->text->chat_format,
+                                            .vocabulary = state->vocabulary ? &*state->vocabulary : nullptr,
                                             .valid_vocab = known,
-                                            .eos = stop_tokens(generation, state->model.model, tokenizer)},
+                                            .eos = eos},
                                   .max_queue = options.max_queue,
                                   .scheduler = scheduler_options(options),
                                   .reuse = reuse_options(options),
@@ -194,6 +198,12 @@ Result<Completion> Engine::submit(Request request) {
   auto stream = state_->loop->submit(std::move(request), std::move(images));
   if (!stream.ok()) return stream.status();
   return Completion(std::move(*stream));
+}
+
+Result<std::shared_ptr<const Grammar>> Engine::compile(const GrammarSource& source) const {
+  if (state_->text->tokenizer == nullptr)
+    return invalid("grammar", "this model has no tokenizer, which a grammar needs; leave the constraint out");
+  return compile_grammar(source, *state_->text->tokenizer);
 }
 
 EngineStats Engine::stats() const {

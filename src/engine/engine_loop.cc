@@ -234,6 +234,7 @@ void EngineLoop::run_batch(const Plan& plan) {
   (decoding ? counted_.decode_steps : counted_.prefill_steps) += 1;
   try {
     ++runs_;
+    start_masks();
     if (options_.faults.contains(runs_))
       throw Error(StatusCode::internal, fmt::format("injected fault in step {}", runs_));
     model_.steps ? start_batch(plan) : run_on_cpu(plan);
@@ -245,9 +246,20 @@ void EngineLoop::run_batch(const Plan& plan) {
       std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// For the sequences whose tokens are chosen after this step.
+void EngineLoop::start_masks() {
+  const BatchView view = batch_.view();
+  for (int64_t i = 0; i < view.sequences; ++i) {
+    Sequence& s = *in_batch_[static_cast<size_t>(i)];
+    const int64_t count = view.sequence_offsets[i + 1] - view.sequence_offsets[i];
+    if (!s.request.score_only && s.cache.length + count >= s.length()) masks_.start(s);
+  }
+}
+
 // A step that failed costs the requests that were in it.
 void EngineLoop::fail_batch(const Error& error) {
   log(LogLevel::error, "a step of {} requests failed: {}", in_batch_.size(), error.what());
+  for (Sequence* sequence : in_batch_) masks_.finish(*sequence);
   for (Sequence* sequence : in_batch_)
     if (sequence->cache.slot >= 0)
       retire(*sequence, {StatusCode::internal, fmt::format("the step failed: {}", error.what())}, FinishReason::error);
@@ -289,6 +301,7 @@ void EngineLoop::sample_rows(size_t i, std::byte* rows, const Plan& plan) {
     for (; scored < computed_[i].tokens && computed_[i].start + scored + 1 < s.prompt_tokens; ++scored)
       s.score_prompt(row_of(scored), computed_[i].start + scored + 1);
   if (s.pending() > 0 || s.request.score_only) return;
+  masks_.finish(s);
   const size_t width = sampled_.size() / sampled_count_.size();
   const auto sampled_row = [&](int64_t j) { return row_of(scored + j); };
   sampled_count_[i] = sample_with_drafts(sampled_row, s.drafts, s.request.sampling, s.sampler, s.length(),
@@ -405,6 +418,7 @@ void EngineLoop::take_step(const InFlight& step, const Plan* plan, float* logits
       take_sampled(*sequence, sampled_on_device(step.result.rows[i], position));
       continue;
     }
+    masks_.finish(*sequence);
     const auto vocab = static_cast<size_t>(plan->vocab);
     take_sampled(*sequence, sample({logits + i * vocab, vocab}, sequence->request.sampling, sequence->sampler, position,
                                    nullptr, sequence->filter()));
@@ -476,6 +490,7 @@ void EngineLoop::publish_stats() {
   now.preemptions = scheduler_.preemptions();
   now.experts = experts_.experts();
   memory_.count(now);
+  masks_.count(now);
   const bool idle = now.running + now.waiting == 0;
   const std::lock_guard lock(stats_mutex_);
   last_step_ = Clock::now();
@@ -497,6 +512,8 @@ EngineStats EngineLoop::stats() const {
 void EngineLoop::fail_all(const Status& status) {
   const FinishReason reason = status.code() == StatusCode::cancelled ? FinishReason::cancelled : FinishReason::error;
   in_flight_.clear();
+  for (Sequence& sequence : scheduler_.running())
+    if (sequence.mask_state == MaskState::wanted || sequence.mask_state == MaskState::begun) masks_.finish(sequence);
   const std::lock_guard lock(mutex_);
   failure_ = status;
   cleared_.notify_all();

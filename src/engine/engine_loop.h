@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "engine/expert_counter.h"
+#include "engine/mask_maker.h"
 #include "engine/scheduler.h"
 #include "engine/speculation.h"
 #include "runtime/loaded_model.h"
@@ -60,6 +61,7 @@ class EngineLoop {
   void run_counted(const Plan& plan);
   void run_on_cpu(const Plan& plan);
   void fail_batch(const Error& error);
+  void start_masks();
   void sample_batch(const Plan& plan);
   void sample_rows(size_t i, std::byte* rows, const Plan& plan);
   void count(const Sequence& sequence, FinishReason reason);
@@ -96,6 +98,7 @@ class EngineLoop {
   SequenceMemory memory_;
   Scheduler scheduler_;
   ExpertCounter experts_;
+  MaskMaker masks_;
   Batch batch_;
   std::vector<Sequence*> in_batch_;    // sequences of the current batch, in order
   std::vector<SampledToken> sampled_;  // [sequences, 1 + speculative_tokens]

@@ -28,7 +28,7 @@ void Scheduler::enqueue(std::list<Sequence>&& sequences) {
 int64_t Scheduler::least_served() {
   const auto present = [](const auto& entry) { return entry.second.requests > 0; };
   const auto served = [](const auto& entry) { return entry.second.served; };
-  const auto here = users_ | std::views::filter(present);
+  auto here = users_ | std::views::filter(present);
   const auto least = std::ranges::min_element(here, {}, served);
   if (least == here.end()) return users_.clear(), 0;
   const int64_t count = served(*least);

@@ -1,6 +1,7 @@
 #include "engine/sequence.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/error.h"
@@ -40,6 +41,9 @@ Sequence::Sequence(Request r, std::shared_ptr<CompletionStream> out, const Seque
     parser.emplace(world.chat_format, *world.tokenizer, tokens,
                    request.tools.empty() ? Json() : parse_json(request.tools, "tools"));
   else detokenizer.emplace(*world.tokenizer, request.skip_special_tokens);
+  if (request.grammar == nullptr) return;
+  matcher.emplace(request.grammar, *world.vocabulary);
+  mask.resize(static_cast<size_t>((world.vocabulary->vocab() + 31) / 32));
 }
 
 std::span<const int32_t> Sequence::last_and_drafts(std::vector<int32_t>& buffer) const {
@@ -54,9 +58,34 @@ bool Sequence::sampled_by_host() const {
          p.logprobs > 0 || filtered();
 }
 
+namespace {
+
+bool has_bit(std::span<const uint32_t> mask, int32_t token) {
+  const auto word = static_cast<size_t>(token / 32);
+  return word < mask.size() && (mask[word] >> (token % 32) & 1) != 0;
+}
+
+// Whether the mask allows anything but these tokens.
+bool allows_more(std::span<const uint32_t> mask, std::span<const int32_t> ending) {
+  int64_t allowed = 0;
+  for (uint32_t word : mask) allowed += std::popcount(word);
+  const std::set<int32_t> distinct(ending.begin(), ending.end());
+  return allowed > std::ranges::count_if(distinct, [&](int32_t token) { return has_bit(mask, token); });
+}
+
+}  // namespace
+
+// A grammar that has nothing left to say ends the answer, however short.
 TokenFilter Sequence::filter() const {
-  if (!filtered()) return {};
-  return {.banned = ending};
+  TokenFilter out;
+  if (matcher) out.allowed = mask;
+  if (generated() < request.min_tokens && (!matcher || allows_more(mask, ending))) out.banned = ending;
+  return out;
+}
+
+bool Sequence::ends(int32_t token) const {
+  const auto among = [&](std::span<const int32_t> ids) { return std::ranges::find(ids, token) != ids.end(); };
+  return among(ending) || (matcher && matcher->complete() && among(world.eos));
 }
 
 void Sequence::score_prompt(std::span<const float> logits, int64_t position) {
@@ -75,7 +104,8 @@ void Sequence::count_drafts(int64_t accepted) {
 bool Sequence::accept(const SampledToken& token, FinishReason& reason) {
   if (generated() == 0) first_token = Clock::now();
   tokens.push_back(token.id);
-  const bool stop_token = std::ranges::find(ending, token.id) != ending.end();
+  const bool stop_token = ends(token.id);
+  if (matcher && !stop_token) matcher->accept(token.id);
   Chunk chunk{.prompt = std::exchange(prompt_scores, {})};
   chunk.tokens.push_back(generated_token(token));
   const bool full = generated() >= request.max_new_tokens;

@@ -1,6 +1,7 @@
 // Sequence: a request that was admitted, with everything it remembers between steps.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <set>
 
@@ -8,6 +9,7 @@
 #include "cache/prefix_key.h"
 #include "engine/completion_stream.h"
 #include "engine/sampler.h"
+#include "grammar/grammar.h"
 #include "media/patches.h"
 #include "text/chat_format.h"
 #include "text/detokenizer.h"
@@ -19,11 +21,14 @@ using Clock = std::chrono::steady_clock;
 
 // What all sequences of an engine share; it outlives them.
 struct SequenceWorld {
-  const Tokenizer* tokenizer = nullptr;        // null: the model has none, and its sequences no text
-  ChatFormat chat_format = ChatFormat::plain;  // of its answers
+  const Tokenizer* tokenizer = nullptr;         // null: the model has none, and its sequences no text
+  ChatFormat chat_format = ChatFormat::plain;   // of its answers
+  const TokenVocabulary* vocabulary = nullptr;  // for grammars; null without a tokenizer
   int64_t valid_vocab = 0;
   std::vector<int32_t> eos;  // end a sequence unless its request ignores them
 };
+
+enum class MaskState : uint8_t { none, wanted, begun, ready };
 
 struct Sequence {
   Sequence(Request request, std::shared_ptr<CompletionStream> out, const SequenceWorld& world);
@@ -35,7 +40,10 @@ struct Sequence {
   SequenceCache cache;  // cache.length tokens are computed
   SamplerState sampler;
   std::optional<Detokenizer> detokenizer;  // none where the model has no tokenizer, or where `parser` does its work
-  std::optional<AnswerParser> parser;      // of a chat's answer
+  std::optional<GrammarMatcher> matcher;   // of an answer that follows a grammar
+  std::vector<uint32_t> mask;              // tokens that the matcher allows next
+  std::atomic<MaskState> mask_state{MaskState::none};
+  std::optional<AnswerParser> parser;  // of a chat's answer
   StopStrings stop_strings;
   Clock::time_point submitted, started, first_token;
   std::vector<PatchedImage> images;  // that the vision tower has yet to see
@@ -74,7 +82,7 @@ struct Sequence {
   // What the device cannot do: biases, penalties, lists of log-probabilities, filters.
   bool sampled_by_host() const;
   // Some tokens may not be chosen next.
-  bool filtered() const { return generated() < request.min_tokens; }
+  bool filtered() const { return matcher.has_value() || generated() < request.min_tokens; }
   TokenFilter filter() const;
   int64_t worst_case_tokens() const { return prompt_tokens + request.max_new_tokens; }
 
@@ -90,6 +98,8 @@ struct Sequence {
   // What the prompt's token at `position` (from 1 on) would have scored.
   void score_prompt(std::span<const float> logits, int64_t position);
   bool release_text(const std::string& content, bool last, std::string& out);
+  // Whether the token ends the answer.
+  bool ends(int32_t token) const;
   // Text that a token (or, at the end, none) makes complete.
   AnswerDelta text_of(int32_t token, bool visible, bool last);
   void finish(Status status, FinishReason reason);
