@@ -53,6 +53,7 @@ struct AnswerParser::State {
     bytes.clear();
     scanner.push(token, bytes);
     feed();
+    markup = !sink.take_said() && !bytes.empty();  // bytes that the scanner holds may be text
   }
 
   void flush(AnswerDelta& out) {
@@ -83,6 +84,7 @@ struct AnswerParser::State {
   MarkerScanner scanner;
   Machine machine;
   AnswerSink sink;
+  bool markup = false;
   std::string bytes;  // of the token pushed last; kept for its memory
 };
 
@@ -138,6 +140,10 @@ void AnswerParser::flush(AnswerDelta& out) {
 
 bool AnswerParser::in_reasoning() const {
   return state_->sink.reasoning();
+}
+
+bool AnswerParser::in_markup() const {
+  return state_->markup;
 }
 
 int AnswerParser::calls() const {
