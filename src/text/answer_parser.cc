@@ -58,6 +58,7 @@ struct AnswerParser::State {
     bytes.clear();
     scanner.push(token, bytes);
     feed();
+    markup = !sink.take_said() && !bytes.empty();  // bytes that the scanner holds may be text
   }
 
   void flush(AnswerDelta& out) {
@@ -88,6 +89,7 @@ struct AnswerParser::State {
   MarkerScanner scanner;
   Machine machine;
   AnswerSink sink;
+  bool markup = false;
   std::string bytes;  // of the token pushed last; kept for its memory
 };
 
@@ -143,6 +145,10 @@ void AnswerParser::flush(AnswerDelta& out) {
 
 bool AnswerParser::in_reasoning() const {
   return state_->sink.reasoning();
+}
+
+bool AnswerParser::in_markup() const {
+  return state_->markup;
 }
 
 int AnswerParser::calls() const {

@@ -97,6 +97,7 @@ bool AnswerSink::waits(unsigned char c) const {
 }
 
 void AnswerSink::text(unsigned char c) {
+  said_ = true;
   if (waits(c)) {
     if (!skipping_) held_ += static_cast<char>(c);
     return;
@@ -151,6 +152,7 @@ void AnswerSink::arguments(std::string_view bytes) {
 }
 
 void AnswerSink::raw(unsigned char c) {
+  said_ = true;
   if (!keys_.empty()) return;  // the arguments are there already
   if (is_json_space(c)) {
     if (any_arguments_) raw_held_ += static_cast<char>(c);
@@ -193,6 +195,7 @@ bool AnswerSink::begin_argument(std::string_view key, ValueType type) {
 }
 
 void AnswerSink::value(unsigned char c) {
+  said_ = true;
   if (repeated_) return;
   if (type_ == ValueType::text) arguments(escaped(c));
   else value_ += static_cast<char>(c);

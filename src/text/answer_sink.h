@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "text/chat_format.h"
 
@@ -39,6 +40,8 @@ class AnswerSink {
   int calls() const { return calls_; }
   int errors() const { return errors_; }
   void error() { ++errors_; }
+  // Whether text, or arguments of a call, came since the last question; what still waits counts.
+  bool take_said() { return std::exchange(said_, false); }
 
   // Text, by byte. Newlines wait where they may belong to the format, at the borders of reasoning and before calls, and
   // so does white space after a call.
@@ -88,6 +91,7 @@ class AnswerSink {
   AnswerDelta* out_ = nullptr;
   int calls_ = 0, errors_ = 0;
 
+  bool said_ = false;
   bool reasoning_ = false, exact_ = false, skipping_ = false, after_call_ = false, any_text_ = false,
        think_letters_ = false;
   std::string held_;

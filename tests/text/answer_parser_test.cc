@@ -372,5 +372,27 @@ TEST(AnswerParser, InReasoningFollowsTheTokens) {
   EXPECT_FALSE(reader.parser().in_reasoning());
 }
 
+// Whether each token of `text` is markup, as a letter each.
+std::string markup_of(const FormatCase& format, std::string_view text) {
+  const AnswerTokens& tokens = tokens_of(format);
+  AnswerReader reader(AnswerParser(format.format, tokens.tokenizer(), tokens.ids(format.prompt), tide_tools()));
+  std::string out;
+  for (const int32_t token : tokens.ids(text)) {
+    reader.push({&token, 1});
+    out += reader.parser().in_markup() ? 'm' : '-';
+  }
+  return out;
+}
+
+TEST(AnswerParser, InMarkupTellsNamesOfChannelsFromText) {
+  const std::string text = markup_of(kHarmony, "<|channel|>final<|message|>ab\nc");
+  EXPECT_TRUE(text.starts_with("mm")) << text;
+  EXPECT_TRUE(text.ends_with("-")) << text;
+  EXPECT_EQ(text.find("-m"), std::string::npos) << text;  // the whole header, then nothing but text
+  const std::string call = markup_of(kHarmony, "<|channel|>commentary to=functions.f<|message|>{}<|call|>");
+  EXPECT_TRUE(call.ends_with("-m")) << call;
+  EXPECT_EQ(markup_of(kPlain, "ab").find('m'), std::string::npos);
+}
+
 }  // namespace
 }  // namespace moesaic
