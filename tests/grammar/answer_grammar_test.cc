@@ -1,13 +1,11 @@
 // What the grammars of answers accept: answers that the format's parser then takes apart as they were meant.
 #include <algorithm>
 
-#include "grammar/grammar.h"
+#include "grammar/walk.h"
 #include "text/answer_formats.h"
 
 namespace moesaic {
 namespace {
-
-using Kind = GrammarSource::Kind;
 
 // Each token of the answer is allowed, and the answer may end after the last.
 // `ends`: whether it may end after each.
@@ -285,6 +283,35 @@ TEST(AnswerGrammar, MarkersByTheirLetters) {
       "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"tide\">\n<｜DSML｜parameter name=\"port\" "
       "string=\"true\">a <｜DS</b></｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
   EXPECT_TRUE(accepts(dsml, call_shape(), call));
+}
+
+// Whatever the masks let through, the format's parser understands. Markers are spelt by letters, so that random tokens
+// hit them and miss them.
+TEST(AnswerGrammar, RandomAnswersAreUnderstood) {
+  Rng rng = fresh_rng();
+  for (const ChatFormat format :
+       {ChatFormat::think, ChatFormat::harmony, ChatFormat::deepseek_v3, ChatFormat::deepseek_v31,
+        ChatFormat::deepseek_v32, ChatFormat::deepseek_v4, ChatFormat::kimi_k2, ChatFormat::kimi_k3, ChatFormat::glm}) {
+    const FormatCase c = {format, {"<|eos|>"}, ""};
+    const AnswerTokens& tokens = tokens_of(c);
+    Result<GrammarSource> source = answer_grammar(format, tokens.tokenizer(), {}, call_shape());
+    ASSERT_TRUE(source.ok()) << source.status().message();
+    auto grammar = compile_grammar(*source, tokens.tokenizer());
+    ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+    const int32_t end = tokens.tokenizer().vocab_size();
+    const TokenVocabulary vocabulary(tokens.tokenizer(), end + 1, {end});
+    for (int round = 0; round < 10 && !testing::Test::HasFailure(); ++round) {
+      const std::string text = random_answer(*grammar, vocabulary, rng, static_cast<int>(rng.below(60)));
+      const ParsedAnswer parsed = read_answer(c, tokens, tokens.ids(text, &rng), call_shape().tools);
+      EXPECT_EQ(parsed.errors, 0) << chat_format_name(format) << " " << text;
+      EXPECT_FALSE(parsed.calls.empty()) << chat_format_name(format) << " " << text;
+      for (const ParsedCall& call : parsed.calls) {
+        EXPECT_TRUE(call.name == "tide" || call.name == "other") << call.name;
+        const Json arguments = parse_json(call.arguments, "arguments");
+        EXPECT_EQ(call.name == "tide", json_find(arguments.as_object(), "port") != nullptr) << text;
+      }
+    }
+  }
 }
 
 }  // namespace
