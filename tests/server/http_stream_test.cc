@@ -265,7 +265,9 @@ TEST(HttpStream, TwoThousandIdleStreamsAreCheap) {
   const double each = static_cast<double>(resident_bytes() - before) / kStreams;
   RecordProperty("bytes_per_stream", std::to_string(each));
   std::printf("%.0f bytes of memory per idle stream, client side included\n", each);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
   EXPECT_LT(each, 16384);
+#endif
   EXPECT_EQ(test.server->connections(), static_cast<int64_t>(kStreams));
   for (const auto& exchange : holder.exchanges) exchange->write("data: x\n\n");
   for (RawClient& client : clients) ASSERT_TRUE(client.sees("data: x"));
