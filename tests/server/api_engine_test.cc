@@ -438,13 +438,13 @@ TEST(ApiEngine, Templates) {
   expect_error(*server().call(&Api::apply_template, R"({"messages":[]})"), 400, "invalid_value", "messages");
 }
 
-// The demo's template adds strings, and a message of calls alone has none.
+// Some templates add strings, others ask for null: a message of calls alone has no content.
 TEST(ApiEngine, AMessageWithoutContentIsWrittenAsATemplateWantsIt) {
   const std::string messages = R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"a",)"
                                R"("type":"function","function":{"name":"f","arguments":"{}"}}]},)"
                                R"({"role":"tool","tool_call_id":"a","content":"1"}])";
-  EXPECT_EQ(server().call(&Api::apply_template, messages + "}")->json().at("prompt"),
-            "<|start|>assistant<|channel|>final<|message|><|end|><|start|>tool<|message|>1<|end|><|start|>assistant");
+  ApiServer adding({}, {.chat_template = "{% for m in messages %}{{ '[' + m['content'] + ']' }}{% endfor %}"});
+  EXPECT_EQ(adding.call(&Api::apply_template, messages + "}")->json().at("prompt"), "[][1]");
   ApiServer other({}, {.chat_template = "{% for m in messages %}{{ m['content'] is none }} {% endfor %}"});
   EXPECT_EQ(other.call(&Api::apply_template, messages + "}")->json().at("prompt"), "True False ");
   ApiServer broken({}, {.chat_template = "{{ raise_exception('no') }}"});
