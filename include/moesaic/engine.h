@@ -152,7 +152,7 @@ class Completion {
   std::optional<Chunk> try_next();
   bool ended() const;
   // Calls `ready` from the engine's thread whenever there may be more, or the end; at once if there is already. It must
-  // be quick and must not call the engine.
+  // be quick, must not call the engine, and must not throw; the last call may come after next() has returned nothing.
   void on_ready(std::function<void()> ready);
   void cancel();
 

@@ -393,6 +393,7 @@ TEST(ApiEngine, Tokens) {
   EXPECT_EQ(plain.at("max_model_len"), 2048);
   const Json back = server().call(&Api::detokenize, "{\"tokens\":" + write_json(plain.at("tokens")) + "}")->json();
   for (const char* key : {"prompt", "content", "text"}) EXPECT_EQ(back.at(key), "Once upon");
+  EXPECT_EQ(server().call(&Api::detokenize, R"({"tokens":[6143]})")->json().at("text"), "");  // names no text
   const Json llama = server().call(&Api::tokenize, R"({"content":"Once upon","with_pieces":true})")->json();
   EXPECT_EQ(llama.at("tokens").at(0).at("piece"), "Once");
   EXPECT_TRUE(plain.at("tokens").at(0).is_int64());
@@ -415,6 +416,19 @@ TEST(ApiEngine, Templates) {
                 .at("prompt"),
             "<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>final<|message|>Once upon");
   expect_error(*server().call(&Api::apply_template, R"({"messages":[]})"), 400, "invalid_value", "messages");
+}
+
+// The demo's template adds strings, and a message of calls alone has none.
+TEST(ApiEngine, AMessageWithoutContentIsWrittenAsATemplateWantsIt) {
+  const std::string messages = R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"a",)"
+                               R"("type":"function","function":{"name":"f","arguments":"{}"}}]},)"
+                               R"({"role":"tool","tool_call_id":"a","content":"1"}])";
+  EXPECT_EQ(server().call(&Api::apply_template, messages + "}")->json().at("prompt"),
+            "<|start|>assistant<|channel|>final<|message|><|end|><|start|>tool<|message|>1<|end|><|start|>assistant");
+  ApiServer other({}, {.chat_template = "{% for m in messages %}{{ m['content'] is none }} {% endfor %}"});
+  EXPECT_EQ(other.call(&Api::apply_template, messages + "}")->json().at("prompt"), "True False ");
+  ApiServer broken({}, {.chat_template = "{{ raise_exception('no') }}"});
+  expect_error(*broken.call(&Api::apply_template, messages + "}"), 400, "invalid_value", "messages");
 }
 
 // FC-060: text of messages never becomes a special token.
