@@ -10,6 +10,8 @@
 namespace moesaic::grammar {
 namespace {
 
+constexpr int64_t kEdgesPerState = 10;  // on average, at most
+
 size_t index_of(int32_t i) {
   return static_cast<size_t>(i);
 }
@@ -30,6 +32,7 @@ struct Builder {
   std::map<std::array<uint64_t, 4>, int32_t> known_sets = {};
   int32_t rule = 0, start = 0, end = 0;  // being built
   bool counting = false;                 // inside a counted repetition
+  int64_t edges = 0;
 
   int32_t add_state() {
     if (static_cast<int64_t>(out.size()) >= pool.limits.states)
@@ -42,7 +45,12 @@ struct Builder {
     slice_loop.push_back(-1);
     return static_cast<int32_t>(out.size() - 1);
   }
-  void add_edge(int32_t from, Edge edge) { out[index_of(from)].push_back(edge); }
+  void add_edge(int32_t from, Edge edge) {
+    if (++edges > kEdgesPerState * pool.limits.states)
+      fail_argument("the grammar is too large: it needs more than {} transitions; use fewer choices or rules",
+                    kEdgesPerState * pool.limits.states);
+    out[index_of(from)].push_back(edge);
+  }
   void step(int32_t from, int32_t to) { add_edge(from, {Edge::Kind::step, 0, to}); }
   int32_t set_index(const ByteSet& set) {
     const auto [known, fresh] = known_sets.try_emplace(set.words, static_cast<int32_t>(sets.size()));

@@ -61,7 +61,9 @@ ExprId Pool::token(int32_t id) {
 }
 
 ExprId Pool::call(int32_t rule) {
-  return add({.kind = Expr::Kind::call, .index = rule, .size = 1});
+  const auto [known, fresh] = known_calls_.try_emplace(rule, never());
+  if (fresh) known->second = add({.kind = Expr::Kind::call, .index = rule, .size = 1});
+  return known->second;
 }
 
 ExprId Pool::dfa(Dfa automaton) {

@@ -98,13 +98,15 @@ struct Pool {
   std::vector<Rule> rules;
   std::vector<Dfa> dfas;
   std::vector<Graph> graphs;
-  int64_t dfa_states = 0;  // made while compiling, which limits them
+  // Spent while compiling, each with a bound: states of dfas, items looked at to make them, values of schemas copied.
+  int64_t dfa_states = 0, dfa_work = 0, schema_work = 0;
 
  private:
   ExprId add(Expr expr);
   ExprId one_of_sorted(std::span<const std::string> texts, size_t from);
 
   std::map<std::array<uint64_t, 4>, ExprId> known_sets_;
+  std::map<int32_t, ExprId> known_calls_;
 };
 
 }  // namespace moesaic::grammar

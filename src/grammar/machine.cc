@@ -9,8 +9,8 @@
 namespace moesaic::grammar {
 namespace {
 
-// Ways to read the same text that are followed at once. Beyond it the later ones are dropped: each of them alone can
-// be completed, so answers stay right, and only grammars of many readings (s ::= s s | "a") come here.
+// Ways to read the same text that are followed at once. Beyond it those that began last are dropped, as the oldest are
+// nearest to an end. Answers stay right, and only grammars of many readings (s ::= s s | "a") come here.
 constexpr size_t kGroups = 128;
 
 size_t index_of(int32_t i) {
@@ -125,15 +125,17 @@ int32_t Machine::after_rule(int32_t id, int32_t rule) {
 
 // The beginnings of the rules, and of those that they begin with.
 int32_t Machine::begin_rules(std::vector<int32_t> rules) {
-  for (;;) {
-    std::vector<uint64_t> items;
-    for (const int32_t rule : rules) items.push_back(pack(automaton_.starts[index_of(rule)], 0));
-    const int32_t local = intern_local(std::move(items));
-    const size_t before = rules.size();
-    for (const int32_t rule : locals_[index_of(local)].called)
-      if (std::ranges::find(rules, rule) == rules.end()) rules.push_back(rule);
-    if (rules.size() == before) return local;
+  std::unordered_set<int32_t> known(rules.begin(), rules.end());
+  std::vector<uint64_t> items, starts;
+  for (size_t i = 0; i < rules.size(); ++i) {
+    starts.push_back(pack(automaton_.starts[index_of(rules[i])], 0));
+    items = {starts.back()};
+    close(items);
+    for (const uint64_t item : items)
+      for (const Edge& edge : automaton_.edges_of(item_state(item)))
+        if (edge.kind == Edge::Kind::call && known.insert(edge.arg).second) rules.push_back(edge.arg);
   }
+  return intern_local(std::move(starts));
 }
 
 // In an order, and with a hash, that every machine of this automaton agrees on.
@@ -163,7 +165,9 @@ int32_t Machine::intern_frame(std::vector<Group> waiting) {
 void Machine::add_group(std::vector<Group>& groups, Group group) {
   const auto same = std::ranges::find(groups, group.frame, &Group::frame);
   if (same == groups.end()) {
-    if (groups.size() < kGroups) groups.push_back(group);
+    if (groups.size() < kGroups) return groups.push_back(group);
+    const auto youngest = std::ranges::max_element(groups, {}, &Group::frame);
+    if (group.frame < youngest->frame) *youngest = group;
     return;
   }
   if (same->local == group.local) return;
@@ -181,6 +185,7 @@ void Machine::return_from(std::vector<Group>& groups) {
     bool changed = false;
     const std::vector<int32_t> ended = locals_[index_of(group.local)].ended;
     for (const int32_t rule : ended) {
+      work_ += static_cast<int64_t>(done.size());
       if (std::ranges::find(done, std::pair(group.frame, rule)) != done.end()) continue;
       done.emplace_back(group.frame, rule);
       changed = true;
@@ -350,6 +355,7 @@ int32_t Machine::compact(int32_t id) {
   config_ids_ = std::move(fresh.config_ids_);
   start_ = fresh.start_;
   spent_ = fresh.spent_;
+  bound_ = std::max(kMemory, 2 * spent_);  // else a deep answer would be compacted at every token
   kept_ = {};
   return config;
 }

@@ -96,7 +96,7 @@ class Machine {
   struct Mark {
     size_t locals = 0, frames = 0, configs = 0;
   };
-  bool full() const { return spent_ > kMemory; }
+  bool full() const { return spent_ > bound_; }
   Mark mark() const { return {locals_.size(), frames_.size(), configs_.size()}; }
   void rewind(const Mark& to);      // only while full()
   int32_t compact(int32_t config);  // returns its new number
@@ -130,7 +130,7 @@ class Machine {
   std::unordered_map<Hash128, int32_t, HashOfHash> local_ids_, frame_ids_, config_ids_;
   std::vector<uint64_t> open_;  // memory of close()
   int32_t start_ = kDead;
-  size_t spent_ = 0;
+  size_t spent_ = 0, bound_ = kMemory;
   Mark kept_;  // sizes when the memory became full
   int64_t work_ = 0;
 };

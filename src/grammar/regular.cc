@@ -9,7 +9,8 @@
 namespace moesaic::grammar {
 namespace {
 
-constexpr int64_t kMostStates = 50'000;  // of 1 KiB each
+constexpr int64_t kMostStates = 50'000;    // of 1 KiB each
+constexpr int64_t kMostWork = 20'000'000;  // items looked at, some 0.3 s
 
 size_t index_of(int32_t i) {
   return static_cast<size_t>(i);
@@ -47,7 +48,12 @@ Dfa make_dfa(Pool& pool, const std::function<ExprId(Pool&)>& make) {
     return place->second;
   };
   state_of(machine.start());
+  const int64_t left = kMostWork - pool.dfa_work;
   for (size_t i = 0; i < open.size(); ++i) {
+    if (machine.work() > left)
+      fail_argument(
+          "the grammar is too large: its patterns take too much work where they are combined with lengths or "
+          "names; make them simpler, or their repetitions smaller");
     for (int byte = 0; byte < 256; ++byte) {
       const int32_t to = machine.step(open[i], static_cast<uint8_t>(byte));
       if (to == kDead) continue;
@@ -55,6 +61,7 @@ Dfa make_dfa(Pool& pool, const std::function<ExprId(Pool&)>& make) {
       dfa.next[i][index_of(byte)] = target;
     }
   }
+  pool.dfa_work += machine.work();
   return dfa;
 }
 

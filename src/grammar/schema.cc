@@ -8,8 +8,9 @@
 namespace moesaic::grammar {
 namespace {
 
-// Schemas read while compiling, merged ones included: a few lines of nested allOf can mean millions.
-constexpr int64_t kMostSchemas = 50'000;
+// JSON values of the schemas read while compiling, merged ones included: a few lines of nested allOf can mean millions.
+constexpr int64_t kMostWork = 4'000'000;
+constexpr size_t kMessageBytes = 64 << 10;  // of a list of problems; longer ones end in a count
 
 constexpr std::array<std::string_view, 16> kAnnotations = {
     "title",    "description", "default",  "examples",  "example", "$schema",     "$id",           "id",
@@ -59,6 +60,15 @@ bool says_nothing(std::string_view keyword, const Json& value) {
   if (keyword == "dependentRequired" || keyword == "dependentSchemas" || keyword == "dependencies")
     return value.is_object() && value.get_object().empty();
   return false;
+}
+
+int64_t count_values(const Json& value) {
+  int64_t count = 1;
+  if (value.is_object())
+    for (const auto& member : value.get_object()) count += count_values(member.value());
+  if (value.is_array())
+    for (const Json& each : value.get_array()) count += count_values(each);
+  return count;
 }
 
 bool has_only_annotations_beside(const JsonObject& schema, std::string_view keyword) {
@@ -127,15 +137,20 @@ std::vector<std::string> schema_types(const JsonObject& schema) {
 }
 
 void SchemaReader::problem(std::string_view keyword, const std::string& where, std::string_view why) {
-  problems.insert(fmt::format("`{}` at {}{}{}", keyword, where, why.empty() ? "" : ": ", why));
+  std::string found = fmt::format("`{}` at {}{}{}", keyword, where, why.empty() ? "" : ": ", why);
+  if (problems.contains(found)) return;
+  problem_bytes += found.size();
+  if (!problems.empty() && problem_bytes > kMessageBytes) ++more_problems;
+  else problems.insert(std::move(found));
 }
 
-void SchemaReader::spend(const std::string& where) {
-  if (++work > kMostSchemas)
+void SchemaReader::spend(const std::string& where, const Json& copied) {
+  pool.schema_work += count_values(copied);
+  if (pool.schema_work > kMostWork)
     fail_argument(
-        "the JSON schema is too large: at {} its allOf, anyOf and $ref have led to more than {} schemas; "
-        "combine fewer of them",
-        where, kMostSchemas);
+        "the JSON schema is too large: at {} its allOf, anyOf, oneOf and $ref have led to more than {} values; combine "
+        "fewer of them",
+        where, kMostWork);
 }
 
 void SchemaReader::check_keywords(const JsonObject& schema, const std::string& where) {
@@ -178,7 +193,6 @@ ExprId SchemaReader::reference(const std::string& pointer, const std::string& wh
 void SchemaReader::check_exclusive(const JsonArray& parts, const std::string& where) {
   for (size_t a = 0; a < parts.size(); ++a)
     for (size_t b = a + 1; b < parts.size(); ++b) {
-      spend(where);
       if (disjoint(parts[a], parts[b], where)) continue;
       return problem("oneOf", where,
                      fmt::format("alternatives {} and {} may both match; use anyOf, or give them different types, or "
@@ -271,7 +285,7 @@ ExprId SchemaReader::object_schema(const JsonObject& given, const std::string& w
 }
 
 ExprId SchemaReader::values(const Json& schema, const std::string& where) {
-  spend(where);
+  spend(where, schema);
   if (schema.is_bool()) return schema.get_bool() ? text.value() : pool.never();
   if (!schema.is_object()) return problem("schema", where, "it must be an object or a boolean"), pool.never();
   if (++depth > 4 * pool.limits.depth)
@@ -288,7 +302,9 @@ ExprId schema_values(Pool& pool, JsonText& text, const Json& schema) {
   const ExprId body = reader.values(schema, "#");
   pool.rules[static_cast<size_t>(rule)].body = body;
   if (!reader.problems.empty())
-    fail_argument("the JSON schema uses what is not supported; remove or replace {}", fmt::join(reader.problems, "; "));
+    fail_argument("the JSON schema uses what is not supported; remove or replace {}{}",
+                  fmt::join(reader.problems, "; "),
+                  reader.more_problems == 0 ? "" : fmt::format("; and {} more", reader.more_problems));
   return pool.call(rule);
 }
 

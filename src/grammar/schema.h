@@ -17,9 +17,10 @@ struct SchemaReader {
   Pool& pool;
   JsonText& text;
   const Json& root;
-  std::set<std::string> problems = {};        // one for each unsupported or malformed keyword
+  std::set<std::string> problems = {};  // one for each unsupported or malformed keyword
+  size_t problem_bytes = 0, more_problems = 0;
   std::map<std::string, int32_t> rules = {};  // of schemas that $ref names, by pointer
-  int64_t depth = 0, work = 0;
+  int64_t depth = 0;
 
   // The values of a schema. `where` is its JSON pointer, for messages.
   ExprId values(const Json& schema, const std::string& where);
@@ -51,7 +52,7 @@ struct SchemaReader {
   void check_keywords(const JsonObject& schema, const std::string& where);
   ExprId constants(const JsonObject& schema, const std::string& where);
   ExprId of_types(const JsonObject& schema, const std::string& where);
-  void spend(const std::string& where);
+  void spend(const std::string& where, const Json& copied);
 };
 
 // Several patterns that must all match, made by merge(); no JSON schema has a keyword of this name.

@@ -273,13 +273,14 @@ JsonObject SchemaReader::normalize(const JsonObject& given, const std::string& w
 Json SchemaReader::expand_ref(const Json& given, const std::string& where) {
   Json schema = given;
   for (int hops = 0; schema.is_object() && schema.get_object().contains("$ref"); ++hops) {
-    spend(where);
+    spend(where, schema);
     const Json& ref = schema.get_object().at("$ref");
     const Json* target = ref.is_string() && hops < 100 ? resolve(std::string(ref.get_string()), where) : nullptr;
     if (target == nullptr) {
       if (hops >= 100 || !ref.is_string()) problem("$ref", where, "it leads back to itself");
       return Json(false);
     }
+    spend(where, *target);
     JsonObject rest;
     for (const auto& [name, value] : schema.get_object())
       if (name != "$ref") rest[name] = value;
@@ -290,7 +291,8 @@ Json SchemaReader::expand_ref(const Json& given, const std::string& where) {
 }
 
 Json SchemaReader::merge(const Json& first, const Json& second, const std::string& where) {
-  spend(where);
+  spend(where, first);
+  spend(where, second);
   if (++depth > 4 * pool.limits.depth)
     fail_argument("the JSON schema combines schemas without end at {}; a $ref inside allOf may lead back to itself",
                   where);
@@ -348,6 +350,8 @@ bool closed_to(const JsonObject& a, const JsonObject& b) {
 }  // namespace
 
 bool SchemaReader::disjoint(const Json& first, const Json& second, const std::string& where, int levels) {
+  spend(where, first);
+  spend(where, second);
   const Json a = expand_ref(first, where), b = expand_ref(second, where);
   if ((a.is_bool() && !a.get_bool()) || (b.is_bool() && !b.get_bool())) return true;
   if (levels == 0 || !a.is_object() || !b.is_object()) return false;
@@ -370,7 +374,6 @@ bool SchemaReader::disjoint(const Json& first, const Json& second, const std::st
   for (const auto& [name, schema] : properties->get_object()) {
     const Json* other = others->get_object().if_contains(name);
     if (other == nullptr || (!lists(x, "required", name) && !lists(y, "required", name))) continue;
-    spend(where);
     if (disjoint(schema, *other, where, levels - 1)) return true;
   }
   return false;

@@ -37,7 +37,8 @@ const std::map<std::string_view, const char*> kFormats = {
              ":" MOESAIC_H16 "::" MOESAIC_H16 "(:" MOESAIC_H16 "){0,3}|" MOESAIC_H16 "(:" MOESAIC_H16
              "){2}::" MOESAIC_H16 "(:" MOESAIC_H16 "){0,2}|::ffff:" MOESAIC_IPV4 ")"},
     {"uuid", "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
-    {"uri", "[A-Za-z][A-Za-z0-9+.-]{0,30}://" MOESAIC_HOST "(:\\d{1,5})?(/" MOESAIC_URI_CHARS ")?"},
+    {"uri", "[A-Za-z][A-Za-z0-9+.-]{0,30}://" MOESAIC_HOST "(:\\d{1,5})?(/" MOESAIC_URI_CHARS ")?(\\?" MOESAIC_URI_CHARS
+            ")?(#" MOESAIC_URI_CHARS ")?"},
 };
 
 struct Lengths {
@@ -150,9 +151,8 @@ ExprId SchemaReader::number_values(const JsonObject& schema, bool whole, const s
     range.places = *places;
     return whole ? whole_numbers(pool, range) : decimal_numbers(pool, range);
   }
-  if (factor.negative || factor.zero() || !factor.fraction.empty() || factor.whole.size() > 4)
-    return problem("multipleOf", where, "supported are whole numbers below 10000 and 0.1, 0.01 and so on"),
-           pool.never();
+  if (factor.negative || factor.zero() || !factor.fraction.empty() || compare(factor, {false, "1000"}) > 0)
+    return problem("multipleOf", where, "supported are whole numbers up to 1000 and 0.1, 0.01 and so on"), pool.never();
   const Dfa numbers = make_dfa(pool, [&](Pool& own) { return whole_numbers(own, range); });
   return pool.dfa(combine(pool, numbers, multiples(std::stoll(factor.whole)), Keep::both));
 }

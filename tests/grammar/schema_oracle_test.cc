@@ -3,6 +3,8 @@
 
 #include <fstream>
 
+#include "base/json.h"
+#include "python.h"
 #include "walk.h"
 
 namespace moesaic {
@@ -10,26 +12,12 @@ namespace {
 
 const std::string kScript = std::string(MOESAIC_SOURCE_DIR) + "/tests/grammar/schemas.py";
 
-bool python_has_jsonschema() {
-  return std::system("/usr/bin/python3 -c 'import jsonschema' 2>/dev/null") == 0;
-}
-
-std::string run_command(const std::string& command, int* status) {
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return {};
-  std::string out;
-  std::array<char, 4096> buffer;
-  for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) out.append(buffer.data(), n);
-  *status = pclose(pipe);
-  return out;
-}
-
 TEST(SchemaOracle, ThousandRandomSchemas) {
-  if (!python_has_jsonschema()) GTEST_SKIP() << "no /usr/bin/python3 with jsonschema";
+  if (!python_has("jsonschema")) GTEST_SKIP() << "no /usr/bin/python3 with jsonschema";
   Rng rng = fresh_rng();
   int status = -1;
-  const std::string cases = run_command(
-      fmt::format("/usr/bin/python3 '{}' generate {} 1000 2>&1", kScript, rng.bits() % 1'000'000'000), &status);
+  const std::string cases =
+      run_python(fmt::format("'{}' generate {} 1000", kScript, rng.bits() % 1'000'000'000), &status);
   ASSERT_EQ(status, 0) << cases.substr(0, 2000);
   const std::string file = ::testing::TempDir() + "moesaic_schema_answers.jsonl";
   std::ofstream answers(file);
@@ -58,8 +46,7 @@ TEST(SchemaOracle, ThousandRandomSchemas) {
   answers.close();
   EXPECT_EQ(compiled_count, 1000);
   EXPECT_GT(refused_texts, 5000);
-  const std::string verdict =
-      run_command(fmt::format("/usr/bin/python3 '{}' check < '{}' 2>&1", kScript, file), &status);
+  const std::string verdict = run_python(fmt::format("'{}' check < '{}'", kScript, file), &status);
   EXPECT_EQ(status, 0) << verdict.substr(0, 4000);
   std::printf("%s", verdict.substr(verdict.rfind('\n', verdict.size() - 2) + 1).c_str());
 }
