@@ -113,7 +113,50 @@ TEST_F(DemoServiceTest, FC043_ClientsThatLeaveFreeEverything) {
   EXPECT_EQ(chat(kShort).status, 200);
 }
 
-TEST_F(DemoServiceTest, WhileDrainingAndAfterAFailureRequestsAreTurnedAway) {
+TEST_F(DemoServiceTest, FC044_TwoRequestsInFlightMayHaveOneId) {
+  const std::string head = "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nX-Request-Id: x\r\nContent-Length: ";
+  const std::string body = R"({"messages":[{"role":"user","content":"Hi"}],"max_tokens":40,"ignore_eos":true,)"
+                           R"("request_id":"x"})";
+  RawClient first = connect(), second = connect();
+  for (RawClient* client : {&first, &second}) client->send(head + std::to_string(body.size()) + "\r\n\r\n" + body);
+  for (RawClient* client : {&first, &second}) {
+    const Reply reply = client->reply();
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.header("X-Request-Id"), "x");
+    const JsonObject answer = parse_json(reply.body, "reply").as_object();
+    EXPECT_EQ(answer.at("usage").as_object().at("completion_tokens").as_int64(), 40);
+  }
+  EXPECT_EQ(connect().post("/v1/chat/completions", kShort, "X-Request-Id: x\r\n").status, 200);
+}
+
+TEST_F(DemoServiceTest, FC050_MalformedBodiesAre4xxWithTheErrorShape) {
+  const auto with = [](const std::string& field) {
+    return R"({"messages":[{"role":"user","content":"Hi"}],)" + field + "}";
+  };
+  const std::tuple<const char*, std::string, std::string, int> cases[] = {
+      {"/v1/chat/completions", "{", "", 400},
+      {"/v1/chat/completions", "[]", "", 400},
+      {"/v1/chat/completions", R"({"messages":"hi"})", "", 400},
+      {"/v1/chat/completions", with(R"("temperature":"hot")"), "", 400},
+      {"/v1/chat/completions", with(R"("top_p":-1)"), "", 400},
+      {"/v1/chat/completions", with(R"("n":0)"), "", 400},
+      {"/v1/chat/completions", with(R"("response_format":{"type":"json_schema","schema":{}})"), "", 400},
+      {"/v1/chat/completions", with(R"("tools":[{}])"), "", 400},
+      {"/v1/chat/completions", R"({"messages":[{"role":"user","content":null}]})", "", 400},
+      {"/detokenize", R"({"tokens":[-1]})", "", 400},
+      {"/v1/chat/completions", kShort, "Content-Type: text/plain\r\n", 415},
+      {"/v1/chat/completions", std::string(10'000, '['), "", 400}};
+  for (const auto& [path, body, headers, status] : cases) {
+    const Reply reply = connect().post(path, body, headers);
+    EXPECT_EQ(reply.status, status) << body.substr(0, 100) << reply.body;
+    const JsonObject error = error_of(reply);
+    for (const char* key : {"message", "type", "param", "code"}) EXPECT_TRUE(error.contains(key)) << reply.body;
+    EXPECT_NE(error.at("message").as_string(), "");
+  }
+  EXPECT_EQ(chat(kShort).status, 200);
+}
+
+TEST_F(DemoServiceTest, WhileDrainingRequestsAreTurnedAwayOnOpenConnections) {
   RawClient kept = connect();
   EXPECT_EQ(kept.get("/health").status, 200);
   service.phase = Service::Phase::draining;
