@@ -165,6 +165,12 @@ TEST(Schema, RefusalsSayWhatAndWhere) {
               HasSubstr("no finite text"));
 }
 
+// The name that merging uses inside is no keyword for callers.
+TEST(Schema, NamesOfTheInsideAreRefused) {
+  const std::string schema = R"({"allOf":[{"\u0001patterns":3},{"pattern":"a"}],"type":"string"})";
+  EXPECT_THAT(refusal(Kind::json_schema, schema), HasSubstr("remove or replace `\\u0001patterns` at #"));
+}
+
 TEST(Schema, FC050_SchemasThatAreNoneAreRefusedWithAMessage) {
   for (const std::string schema : {"", "{", "[]", "\"hi\"", "-1", "null", "{\"type\":{}}", "{\"properties\":[]}",
                                    "{\"required\":[1]}", "{\"enum\":{}}", "{\"anyOf\":[]}", "{\"$ref\":1}"})
