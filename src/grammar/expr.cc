@@ -115,6 +115,17 @@ ExprId Pool::repeat(ExprId part, int64_t min, int64_t max, Slice slice) {
   if (part == never()) return min == 0 ? empty() : never();
   if (min == 1 && max == 1) return part;
   if (min == 0 && max == 1) return optional(part);
+  const Expr& inner = exprs[static_cast<size_t>(part)];
+  // Where the part may be empty, fewer are as good: x{0,k} m to n times is x{0,k n}, and x? so often x{0,n}.
+  if (inner.kind == Expr::Kind::repeat && inner.min == 0) {
+    const bool endless = max == kNoBound || inner.max == kNoBound;
+    return repeat(inner.parts[0], 0, endless ? kNoBound : inner.max * max, inner.slice);
+  }
+  if (inner.kind == Expr::Kind::choice && std::ranges::count(inner.parts, empty()) > 0) {
+    std::vector<ExprId> others = inner.parts;
+    std::erase(others, empty());
+    return repeat(choice(std::move(others)), 0, max, slice);
+  }
   const int64_t size = times(exprs[static_cast<size_t>(part)].size, std::max<int64_t>({min, max, 1}));
   return add({.kind = Expr::Kind::repeat,
               .slice = slice,

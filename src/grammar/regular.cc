@@ -54,12 +54,12 @@ Dfa make_dfa(Pool& pool, const std::function<ExprId(Pool&)>& make) {
       fail_argument(
           "the grammar is too large: its patterns take too much work where they are combined with lengths or "
           "names; make them simpler, or their repetitions smaller");
-    for (int byte = 0; byte < 256; ++byte) {
-      const int32_t to = machine.step(open[i], static_cast<uint8_t>(byte));
-      if (to == kDead) continue;
-      const int32_t target = state_of(to);
-      dfa.next[i][index_of(byte)] = target;
+    std::vector<int32_t> by_class;
+    for (const uint8_t byte : automaton.class_byte) {
+      const int32_t to = machine.step(open[i], byte);
+      by_class.push_back(to == kDead ? -1 : state_of(to));
     }
+    for (size_t byte = 0; byte < 256; ++byte) dfa.next[i][byte] = by_class[automaton.byte_class[byte]];
   }
   pool.dfa_work += machine.work();
   return dfa;

@@ -155,6 +155,7 @@ void SchemaReader::spend(const std::string& where, const Json& copied) {
 
 void SchemaReader::check_keywords(const JsonObject& schema, const std::string& where) {
   for (const auto& [name, value] : schema) {
+    if (name == kPatterns && !value.is_array()) problem("\\u0001patterns", where, "");
     if (is_annotation(name) || among(kKeywords, std::string_view(name)) || says_nothing(name, value)) continue;
     problem(name, where, "");
   }

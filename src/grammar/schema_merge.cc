@@ -9,7 +9,7 @@ namespace {
 JsonArray all_patterns(const JsonObject& schema) {
   JsonArray out;
   if (const Json* one = schema.if_contains("pattern")) out.push_back(*one);
-  if (const Json* some = schema.if_contains(kPatterns))
+  if (const Json* some = schema.if_contains(kPatterns); some != nullptr && some->is_array())
     out.insert(out.end(), some->get_array().begin(), some->get_array().end());
   return out;
 }

@@ -111,7 +111,7 @@ TokenVocabulary::TokenVocabulary(const Tokenizer& tokenizer, int64_t vocab, std:
   }
   trie->first_byte.push_back(static_cast<uint32_t>(trie->text.size()));
   for (size_t i = 0; i < tokens.size(); ++i) {
-    std::ranges::stable_sort(tokens[i], {}, &Token::bytes);
+    std::ranges::sort(tokens[i], {}, [](const Token& token) { return std::pair(token.bytes, token.id); });
     trie->trees[i] = make_tree(tokens[i], trie->same);
   }
   fill_sets(*trie, tokens[0], tokens[1]);

@@ -113,6 +113,19 @@ TEST(GrammarMatcher, EndsWhereTheVocabularyCannotGoOn) {
   EXPECT_TRUE(matcher.accept(small.end));
 }
 
+// Ids of another model's vocabulary are refused or left out, never an index.
+TEST(GrammarMatcher, FC048_TokenIdsOutsideTheVocabulary) {
+  const Small small({"a", "b"});
+  const TokenVocabulary vocabulary(*small.tokenizer, 7, {small.end, 7, -1, 2'000'000'000});
+  GrammarMatcher matcher(small.grammar("root ::= [ab]*"), vocabulary);
+  EXPECT_THAT(allowed(matcher, vocabulary), ElementsAre(0, 1, small.end));
+  for (const int32_t id : {7, -1, 2'000'000'000, 5}) EXPECT_FALSE(matcher.accept(id)) << id;
+  std::vector<uint32_t> words(3, 0xFFFFFFFF);  // more than the vocabulary needs
+  matcher.mask(words);
+  EXPECT_THAT(words, ElementsAre(0b1011U, 0U, 0U));
+  EXPECT_THAT(refusal(Kind::grammar, "root ::= <[999999]>"), HasSubstr("no token"));
+}
+
 TEST(GrammarMatcher, CharactersSplitOverTokens) {
   const auto grammar = compiled(Kind::json_schema, R"({"type":"string","minLength":2,"maxLength":2})");
   const TokenVocabulary& vocabulary = demo_vocabulary();

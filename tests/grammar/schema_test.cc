@@ -165,6 +165,20 @@ TEST(Schema, RefusalsSayWhatAndWhere) {
               HasSubstr("no finite text"));
 }
 
+// The name that merging uses inside is no keyword for callers.
+TEST(Schema, NamesOfTheInsideAreRefused) {
+  const std::string schema = R"({"allOf":[{"\u0001patterns":3},{"pattern":"a"}],"type":"string"})";
+  EXPECT_THAT(refusal(Kind::json_schema, schema), HasSubstr("remove or replace `\\u0001patterns` at #"));
+}
+
+TEST(Schema, FC050_SchemasThatAreNoneAreRefusedWithAMessage) {
+  for (const std::string schema : {"", "{", "[]", "\"hi\"", "-1", "null", "{\"type\":{}}", "{\"properties\":[]}",
+                                   "{\"required\":[1]}", "{\"enum\":{}}", "{\"anyOf\":[]}", "{\"$ref\":1}"})
+    EXPECT_THAT(refusal(Kind::json_schema, schema), HasSubstr("JSON schema")) << schema;
+  const std::string deep(10'000, '[');
+  EXPECT_THAT(refusal(Kind::json_schema, "{\"const\":" + deep + std::string(10'000, ']') + "}"), HasSubstr("too deep"));
+}
+
 // The list stays complete while it is of a sensible size, and says how many it leaves out.
 TEST(Schema, ManyProblemsMakeABoundedMessage) {
   std::string schema = "{\"properties\":{\"" + std::string(5000, 'n') + "\":{\"type\":\"object\"";
