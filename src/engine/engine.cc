@@ -4,8 +4,8 @@
 #include <set>
 
 #include "engine/engine_loop.h"
-#include "engine/grammar_cache.h"
 #include "engine/generation_config.h"
+#include "engine/grammar_cache.h"
 #include "engine/image_prompt.h"
 #include "engine/load_options.h"
 #include "engine/sampling_check.h"

@@ -85,12 +85,14 @@ bool is_unsupported(std::string_view path) {
                      [&](std::string_view root) { return is_below(path, root); });
 }
 
-// "application/json; charset=utf-8" and "application/problem+json" are; nothing at all may be.
+// "application/json; charset=utf-8" and "application/problem+json" are; nothing at all may be, and so may what `curl
+// -d` says by itself.
 bool may_be_json(std::string_view type) {
   type = type.substr(0, type.find(';'));
   std::string name(type.substr(0, type.find_last_not_of(" \t") + 1));
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name.empty() || name == "application/json" || name == "text/json" || name.ends_with("+json");
+  return name.empty() || name == "application/json" || name == "text/json" ||
+         name == "application/x-www-form-urlencoded" || name.ends_with("+json");
 }
 
 http::Response no_such_path(const http::Request& request) {

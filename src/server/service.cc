@@ -4,11 +4,14 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "ir/cache_spec.h"
 #include "server/pages.h"
 
 namespace moesaic {
 namespace {
+
+constexpr int kWorkers = 8;  // enough for some that wait for an image
 
 http::Response json_response(const JsonObject& body, int status = 200) {
   http::Response response;
@@ -130,18 +133,33 @@ http::Handler through(Service& service, void (Api::*function)(std::shared_ptr<ht
   };
 }
 
+// On a worker; a client that has left in the meantime costs nothing more.
+http::Handler on_worker(Service& service, http::Handler handler) {
+  return [&service, handler = std::move(handler)](std::shared_ptr<http::Exchange> exchange) {
+    service.workers.post([handler, exchange = std::move(exchange)] {
+      if (!exchange->open()) return;
+      try {
+        handler(exchange);
+      } catch (const std::exception& error) {
+        log(LogLevel::error, "request {} failed: {}", exchange->request().request_id, error.what());
+        exchange->respond(error_response(500, "internal_error", "the server failed on this request; its log says why"));
+      }
+    });
+  };
+}
+
 Endpoints endpoints(Service& s) {
   Endpoints e;
-  e.chat_completions = through(s, &Api::chat_completions);
-  e.completions = through(s, &Api::completions);
-  e.responses = through(s, &Api::responses);
+  e.chat_completions = on_worker(s, through(s, &Api::chat_completions));
+  e.completions = on_worker(s, through(s, &Api::completions));
+  e.responses = on_worker(s, through(s, &Api::responses));
   e.models = through(s, &Api::models);
-  e.tokenize = through(s, &Api::tokenize);
-  e.detokenize = through(s, &Api::detokenize);
-  e.apply_template = through(s, &Api::apply_template);
+  e.tokenize = on_worker(s, through(s, &Api::tokenize));
+  e.detokenize = on_worker(s, through(s, &Api::detokenize));
+  e.apply_template = on_worker(s, through(s, &Api::apply_template));
   e.abort_request = through(s, &Api::abort_request);
   e.health_generate = through(s, &Api::health_generate);
-  e.flush_cache = answering(s, flush_cache);
+  e.flush_cache = on_worker(s, answering(s, flush_cache));  // waits for the engine
   e.health = answering(s, health);
   e.metrics = answering(s, metrics_page);
   e.stats = answering(s, stats_page);
@@ -160,7 +178,7 @@ std::string device_class(const std::string& device) {
 
 }  // namespace
 
-Service::Service(const ServeOptions& given) : options(given), metrics(given.metrics) {}
+Service::Service(const ServeOptions& given) : options(given), metrics(given.metrics), workers(kWorkers) {}
 
 void Service::load() {
   EngineOptions engine_options = options.engine;

@@ -9,6 +9,7 @@
 #include "server/recent.h"
 #include "server/routes.h"
 #include "server/serve.h"
+#include "server/workers.h"
 
 namespace moesaic {
 
@@ -26,6 +27,7 @@ struct Service {
   Recent recent;
   std::optional<Engine> engine;  // these two are there from Phase::ready on, and stay
   std::unique_ptr<Api> api;
+  Workers workers;  // last: their tasks use all of the above
 
   // Opens the engine; throws what Engine::open() throws.
   void load();

@@ -138,13 +138,13 @@ TEST(Routes, WrongMethodsAre405WithAllow) {
 }
 
 TEST(Routes, FC050_BodiesDeclaredAsSomethingElseAre415) {
-  for (const char* type :
-       {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "json"}) {
+  for (const char* type : {"text/plain", "multipart/form-data; boundary=x", "json"}) {
     const http::Response response = ask("POST", "/v1/chat/completions", {{"content-type", type}});
     EXPECT_EQ(response.status, 415) << type;
     EXPECT_EQ(code_of(response), "unsupported_media_type");
   }
-  for (const char* type : {"application/json", "Application/JSON ; charset=utf-8", "application/vnd.x+json", ""})
+  for (const char* type : {"application/json", "Application/JSON ; charset=utf-8", "application/vnd.x+json", "",
+                           "application/x-www-form-urlencoded"})
     EXPECT_EQ(ask("POST", "/v1/chat/completions", {{"Content-Type", type}}).body, "chat") << type;
   EXPECT_EQ(ask("POST", "/v1/chat/completions").body, "chat");
   EXPECT_EQ(ask("POST", "/flush_cache", {{"Content-Type", "text/plain"}}).body, "flush");  // takes no body
