@@ -95,6 +95,7 @@ struct GeneratedToken {
   float logprob = 0;  // natural logarithm, before temperature and penalties
   float gap = 0;      // between the two best logits as they were chosen from; a small one is a near-tie
   std::vector<std::pair<int32_t, float>> top = {};  // as many as sampling.logprobs asks for, best first
+  bool markup = false;  // of a chat: no part of what is said, but of a marker or of the name of a channel or tool
 };
 
 // What a step added to a call of a tool. `id` and `name` come with the first delta of each index, `arguments` in
@@ -152,7 +153,7 @@ class Completion {
   std::optional<Chunk> try_next();
   bool ended() const;
   // Calls `ready` from the engine's thread whenever there may be more, or the end; at once if there is already. It must
-  // be quick and must not call the engine.
+  // be quick, must not call the engine, and must not throw; the last call may come after next() has returned nothing.
   void on_ready(std::function<void()> ready);
   void cancel();
 

@@ -102,6 +102,7 @@ struct RunServeOptions {
   ServeOptions serve;          // its model may be empty: the demo model
   int64_t kv_cache_bytes = 0;  // instead of EngineOptions::kv_cache_tokens
   bool dry_run = false, json_logs = false;
+  std::vector<std::string> warnings;  // of flags that have no effect
 };
 int run_serve(RunServeOptions options);
 

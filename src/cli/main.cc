@@ -1,5 +1,6 @@
 // moesaic: the command line. Flags carry the names that users know from vLLM, SGLang and llama.cpp.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "base/error.h"
@@ -269,11 +270,12 @@ int fail_usage(const CLI::App& app, const std::string& message) {
 int fail_parse(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help, --version
   if (const auto parsed = app.get_subcommands(); !parsed.empty()) {
-    const auto rest = parsed.front()->remaining();
-    const bool unknown = error.get_name() == "ExtrasError" && !rest.empty() && rest.front().starts_with('-');
-    if (!unknown) return fail_usage(app, error.what());
-    const std::string near = nearest_flag(*parsed.front(), rest.front());
-    return fail_usage(app, fmt::format("there is no flag {}{}", rest.front(),
+    const auto rest = app.remaining(true);
+    const auto unknown = std::find_if(rest.begin(), rest.end(), [](auto& text) { return text.starts_with("--"); });
+    const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+    if (!extras || unknown == rest.end()) return fail_usage(app, error.what());
+    const std::string near = nearest_flag(*parsed.front(), *unknown);
+    return fail_usage(app, fmt::format("there is no flag {}{}", *unknown,
                                        near.empty() ? "" : fmt::format("; did you mean {}", near)));
   }
   const auto rest = app.remaining();

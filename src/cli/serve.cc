@@ -65,6 +65,7 @@ int run_serve(RunServeOptions options) {
   EngineOptions& engine = serve_options.engine;
   if (std::getenv("MOESAIC_LOG") == nullptr) set_log_level(LogLevel::info);
   set_log_format(options.json_logs ? LogFormat::json : LogFormat::timed);
+  for (const std::string& warning : options.warnings) log_warn("{}", warning);
   if (engine.model.empty()) engine.model = demo_model();
   if (options.kv_cache_bytes > 0) engine.kv_cache_tokens = tokens_of_bytes(serve_options, options.kv_cache_bytes);
   if (options.dry_run) return dry_run(serve_options);

@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/mapped_file.h"
 #include "cli/config_file.h"
 #include "engine/load_options.h"
@@ -109,7 +108,7 @@ struct ServeFlags::State {
   std::string load_format = "auto", speculative_config, moe_activation, moe_backend = "auto", kv_cache_dtype = "auto";
   std::string origins = "*", methods = "GET,POST,OPTIONS", headers = "*", compat = "vllm";
   std::string log_requests = "meta", log_format = "text", key_file, template_file, template_kwargs, image_limit;
-  std::string media_domains;
+  std::string media_domains, config_path;
   double drain_seconds = 30;
   int64_t block_size = kBlockTokens, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
   int64_t ping_seconds = 15;
@@ -128,7 +127,7 @@ struct ServeFlags::State {
   void read_engine(ServeOptions& out) const;
   void read_api(ServeOptions& out) const;
   void read_server(ServeOptions& out) const;
-  void warn_of_ignored() const;
+  std::vector<std::string> warnings() const;
 
   template <typename T>
   CLI::Option* option(const char* group, const char* names, T& value, const char* help) {
@@ -297,9 +296,6 @@ void ServeFlags::State::read_engine(ServeOptions& out) const {
   if (moe_backend == "w4a8") e.precision = "fp8";
   else if (moe_backend == "w4a16") e.precision = "fast";
   else if (moe_backend == "reference") e.device = "ref";
-  else if (moe_backend != "auto")
-    log_warn("--moe-backend {} is ignored: kernels are chosen for the device (known: auto, w4a8, w4a16, reference)",
-             moe_backend);
 }
 
 void ServeFlags::State::read_api(ServeOptions& out) const {
@@ -328,9 +324,16 @@ void ServeFlags::State::read_server(ServeOptions& out) const {
   out.log_requests = no_request_log ? RequestLog::none : parse_request_log(log_requests);
 }
 
-void ServeFlags::State::warn_of_ignored() const {
+std::vector<std::string> ServeFlags::State::warnings() const {
+  std::vector<std::string> out;
   for (const auto& [option, why] : ignored)
-    if (option->count() > 0) log_warn("{} is ignored: {}", option->get_name(), why);
+    if (option->count() > 0) out.push_back(fmt::format("--{} is ignored: {}", option->get_lnames()[0], why));
+  if (moe_backend != "auto" && moe_backend != "w4a8" && moe_backend != "w4a16" && moe_backend != "reference")
+    out.push_back(
+        fmt::format("--moe-backend {} is ignored: kernels are chosen for the device; auto, w4a8, w4a16 and "
+                    "reference are known",
+                    moe_backend));
+  return out;
 }
 
 ServeFlags::ServeFlags() : state_(std::make_unique<State>()) {}
@@ -341,7 +344,7 @@ void ServeFlags::add(CLI::App& main) {
   s.app = main.add_subcommand(
       "serve",
       "Serve a model over HTTP as OpenAI's API does; flags of vLLM, SGLang and llama.cpp's server are understood");
-  s.app->add_option("--config", "File with flags: \"max-model-len: 4096\" on a line")->group("Model");
+  s.app->add_option("--config", s.config_path, "File with flags: \"max-model-len: 4096\" on a line")->group("Model");
   s.add_model(), s.add_network(), s.add_engine(), s.add_parallel(), s.add_answers(), s.add_logs(), s.add_foreign();
   s.finish_options();
 }
@@ -352,7 +355,7 @@ RunServeOptions ServeFlags::get() const {
   RunServeOptions out = s.run;
   out.json_logs = s.log_format == "json";
   s.read_engine(out.serve), s.read_api(out.serve), s.read_server(out.serve);
-  s.warn_of_ignored();
+  out.warnings = s.warnings();
   return out;
 }
 
@@ -380,6 +383,7 @@ std::vector<std::string> config_arguments(const std::string& path) {
 std::vector<std::string> serve_arguments(std::vector<std::string> arguments) {
   if (arguments.empty() || arguments[0] != "serve") return arguments;
   std::vector<std::string> own, config;
+  if (const char* path = std::getenv("MOESAIC_CONFIG"); path != nullptr && *path != 0) config = config_arguments(path);
   for (size_t i = 1; i < arguments.size(); ++i) {
     const std::string argument = normalised(arguments[i]);
     own.push_back(argument);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/engine_loop.h"
+#include "engine/grammar_cache.h"
 #include "engine/generation_config.h"
 #include "engine/image_prompt.h"
 #include "engine/load_options.h"
@@ -19,6 +20,7 @@ struct Engine::State {
   EngineInfo info;
   PatchOptions patches;  // of a model that sees images
   std::optional<TokenVocabulary> vocabulary;
+  GrammarCache grammars;
   std::optional<EngineLoop> loop;  // last: it stops before what it uses goes
 };
 
@@ -203,7 +205,7 @@ Result<Completion> Engine::submit(Request request) {
 Result<std::shared_ptr<const Grammar>> Engine::compile(const GrammarSource& source) const {
   if (state_->text->tokenizer == nullptr)
     return invalid("grammar", "this model has no tokenizer, which a grammar needs; leave the constraint out");
-  return compile_grammar(source, *state_->text->tokenizer);
+  return state_->grammars.compile(source, *state_->text->tokenizer);
 }
 
 EngineStats Engine::stats() const {

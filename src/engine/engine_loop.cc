@@ -487,6 +487,7 @@ void EngineLoop::publish_stats() {
   EngineStats now = counted_;
   now.running = std::ranges::count_if(scheduler_.running(), live);
   now.waiting = std::ranges::count_if(scheduler_.waiting(), live);
+  in_line_ = now.waiting;  // also before the loop sleeps, when nothing would count anew
   now.preemptions = scheduler_.preemptions();
   now.experts = experts_.experts();
   memory_.count(now);

@@ -3,6 +3,7 @@
 // within what is left of the token budget, samples, and hands out text.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <list>
@@ -116,7 +117,7 @@ class EngineLoop {
   std::mutex mutex_;
   std::condition_variable work_;
   std::list<Sequence> incoming_;        // guarded by mutex_
-  int64_t in_line_ = 0;                 // guarded by mutex_: sequences that wait in the scheduler
+  std::atomic<int64_t> in_line_ = 0;    // sequences that wait in the scheduler
   bool stopping_ = false;               // guarded by mutex_
   bool clear_wanted_ = false;           // guarded by mutex_
   std::optional<Status> clear_result_;  // guarded by mutex_

@@ -113,6 +113,7 @@ bool Sequence::accept(const SampledToken& token, FinishReason& reason) {
   if (stop_token && std::ranges::find(request.stop_token_ids, token.id) != request.stop_token_ids.end())
     stop_match.token = token.id;
   AnswerDelta delta = text_of(token.id, !stop_token, stop_token || full);
+  chunk.tokens.back().markup = parser && parser->in_markup();
   chunk.reasoning = std::move(delta.reasoning);
   chunk.tool_calls = std::move(delta.tool_calls);
   const bool stopped = release_text(delta.content, stop_token || full, chunk.text);

@@ -11,6 +11,11 @@ double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
+bool says_nothing(const Chunk& chunk) {
+  return chunk.tokens.empty() && chunk.text.empty() && chunk.reasoning.empty() && chunk.tool_calls.empty() &&
+         chunk.prompt.empty();
+}
+
 }  // namespace
 
 AnswerPump::AnswerPump(std::shared_ptr<http::Exchange> exchange, std::vector<Completion> completions, AnswerSink sink,
@@ -115,22 +120,20 @@ void AnswerPump::take_end(size_t i, std::string& out) {
     return fail(from_status(completion.status(), options_.names, options_.context_tokens), std::move(out));
   }
   if (sink_.stream && !streaming_) start_stream();
-  const Chunk& waiting = choice.waiting;
-  if (!waiting.tokens.empty() || !waiting.text.empty() || !waiting.prompt.empty())
-    sink_.chunk(i, std::exchange(choice.waiting, {}), out);
+  if (!says_nothing(choice.waiting)) sink_.chunk(i, std::exchange(choice.waiting, {}), out);
   choice.ended = true;
   sink_.finish(i, {completion.finish_reason(), completion.stop_match(), choice.usage}, out);
 }
 
-// Several tokens of one wake-up share the time since the one before.
+// Several tokens of one wake-up share the time since the one before; those that come with the first took none.
 void AnswerPump::time_tokens() {
   const Clock::time_point now = Clock::now();
   for (Choice& choice : choices_) {
     const int64_t fresh = choice.tokens - choice.tokens_timed;
     if (fresh == 0) continue;
-    if (choice.tokens_timed > 0)
-      record_.between_tokens.insert(record_.between_tokens.end(), static_cast<size_t>(fresh),
-                                    seconds(now - choice.last_token) / static_cast<double>(fresh));
+    const bool first = choice.tokens_timed == 0;
+    record_.between_tokens.insert(record_.between_tokens.end(), static_cast<size_t>(first ? fresh - 1 : fresh),
+                                  first ? 0 : seconds(now - choice.last_token) / static_cast<double>(fresh));
     if (record_.first_token == 0) record_.first_token = seconds(now - exchange_->request().arrived);
     choice.tokens_timed = choice.tokens;
     choice.last_token = now;

@@ -164,7 +164,8 @@ void read_assistant(const Fields& message, const MessageRules& rules, JsonObject
   auto reasoning = message.string("reasoning_content");
   if (!reasoning) reasoning = message.string("reasoning");
   if (!reasoning) return;
-  out["reasoning_content"] = out["reasoning"] = *reasoning;
+  out["reasoning"] = *reasoning;
+  out["reasoning_content"] = *reasoning;
   if (rules.thinking_key) out["thinking"] = *reasoning;
 }
 

@@ -37,13 +37,29 @@ Result<std::vector<RenderedSegment>> render(const ChatInput& input, const Prompt
                 "messages");
 }
 
-Result<std::vector<RenderedSegment>> render(const ChatRequest& request, const PromptWriter& writer, ApiError& error) {
-  const ChatInput input = chat_input(request);
+Result<std::vector<RenderedSegment>> render(const ChatRequest& request, const ChatInput& input,
+                                            const PromptWriter& writer, ApiError& error) {
   if (!request.chat_template) return render(input, writer);
   auto own = parse_template(*request.chat_template, error);
   if (!own) return std::vector<RenderedSegment>();
   if (const auto& known = writer.files.chat_template) own->set_special_tokens_of(*known);
   return own->render(input);
+}
+
+bool fill_absent_content(JsonArray& messages) {
+  bool filled = false;
+  for (Json& message : messages)
+    if (Json& content = message.get_object()["content"]; content.is_null()) content = "", filled = true;
+  return filled;
+}
+
+// An assistant's message of calls alone has no content. Some templates ask whether it is none, others want a string.
+Result<std::vector<RenderedSegment>> render(const ChatRequest& request, const PromptWriter& writer, ApiError& error) {
+  ChatInput input = chat_input(request);
+  auto rendered = render(request, input, writer, error);
+  if (rendered.ok() || error || !fill_absent_content(input.messages.get_array())) return rendered;
+  auto again = render(request, input, writer, error);
+  return again.ok() ? std::move(again) : std::move(rendered);
 }
 
 std::string last_text(const JsonArray& messages) {

@@ -246,11 +246,11 @@ void Connection::end_exchange(bool complete) {
   const auto call = call_.lock();
   call_.reset();
   ++exchange_;  // what the last one still sends is dropped
-  --loop_->exchanges;
   if (const auto& answered = loop_->options.on_answered) {
     const std::chrono::duration<double> took = Clock::now() - served_.arrived;
     answered(served_, {status_, body_bytes_, took.count(), complete});
   }
+  --loop_->exchanges;  // last: where there are none, all have been told of
   served_ = {};
   if (!call) return;
   if (complete) call->over();

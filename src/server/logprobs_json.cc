@@ -67,7 +67,8 @@ JsonObject top_json(const GeneratedToken& token, const LogprobFormat& format) {
 JsonArray chat_logprobs(std::span<const GeneratedToken> tokens, const LogprobFormat& format) {
   JsonArray out;
   for (const GeneratedToken& token : tokens) {
-    if (format.skip_special && format.tokenizer != nullptr && format.tokenizer->is_special(token.id)) continue;
+    const bool special = format.tokenizer != nullptr && format.tokenizer->is_special(token.id);
+    if (format.skip_special && (special || token.markup)) continue;
     JsonObject entry = chat_entry(token.id, token.logprob, format);
     JsonArray top;
     for (const auto& [id, logprob] : token.top) top.push_back(chat_entry(id, logprob, format));

@@ -18,7 +18,8 @@ struct LogprobFormat {
 };
 
 // [{"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}]. `bytes` is exact also where a token
-// is a part of a character, of which `token` can only show U+FFFD.
+// is a part of a character, of which `token` can only show U+FFFD. Special tokens and markup are left out where special
+// tokens are skipped.
 JsonArray chat_logprobs(std::span<const GeneratedToken> tokens, const LogprobFormat& format);
 
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of the older API, in pieces: offsets count characters

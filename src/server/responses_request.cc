@@ -97,7 +97,7 @@ struct Translator {
 void Translator::read_message(const JsonObject& item, const std::string& path) {
   JsonObject message;
   const Json* role = json_find(item, "role");
-  if (role != nullptr) message["role"] = *role;
+  message["role"] = role != nullptr ? *role : Json();
   message["content"] = chat_content(json_find(item, "content"));
   add(std::move(message), path);
 }

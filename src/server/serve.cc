@@ -120,12 +120,14 @@ int Running::serve_until_told() {
   auto sampled = Clock::now();
   int64_t failed = 0;
   while (signals.next(kTick) == 0) {
+    // A request may fail alone; whether the engine did shows when it is asked.
+    if (service.doubtful.exchange(false) && !service.engine_lives()) die();
     if (Clock::now() - sampled < kSample) continue;
     sampled = Clock::now();
     const EngineStats stats = service.engine->stats();
     service.recent.sample(stats);
-    // A request may fail alone; whether the engine did shows when it is asked.
-    if (std::exchange(failed, stats.finished_error) != stats.finished_error && !service.engine_lives()) die();
+    // Clients that left before the failure leave no record of it.
+    if (std::exchange(failed, stats.finished_error) != stats.finished_error) service.doubtful = true;
   }
   return drain();
 }
@@ -140,7 +142,7 @@ void Running::die() {
 int Running::drain() {
   service.phase = Service::Phase::draining;
   server.stop_accepting();
-  log_info("shutting down: {} requests are under way", server.exchanges());
+  log_info("shutting down; requests under way: {}", server.exchanges());
   const auto end = Clock::now() + service.options.drain_timeout;
   while (server.exchanges() > 0 && Clock::now() < end)
     if (const int signal = signals.next(kTick); signal != 0) leave(128 + signal);

@@ -174,6 +174,7 @@ void Service::load() {
     metrics.record(record);
     recent.record(record);
     log_record(options.log_requests, record);
+    if (record.status >= 500) doubtful = true;
   });
   EngineFacts facts;
   facts.info = engine->info();
@@ -181,6 +182,8 @@ void Service::load() {
   facts.prefix_caching = engine_options.prefix_caching;
   facts.block_tokens = kBlockTokens;
   facts.load_seconds = uptime_seconds();
+  loaded_bytes = total_bytes.load();
+  metrics.loading(total_bytes, total_bytes);
   metrics.opened(facts, engine->stats());
   Phase was = Phase::loading;
   phase.compare_exchange_strong(was, Phase::ready);

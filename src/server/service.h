@@ -21,6 +21,7 @@ struct Service {
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::atomic<Phase> phase{Phase::loading};
   std::atomic<int64_t> loaded_bytes{0}, total_bytes{0};
+  std::atomic<bool> doubtful{false};  // a request ended with an error of the server's: does the engine live?
   Metrics metrics;
   Recent recent;
   std::optional<Engine> engine;  // these two are there from Phase::ready on, and stay

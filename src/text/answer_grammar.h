@@ -22,7 +22,8 @@ struct SchemaVariant {
   std::string type;
   Json schema;  // restricted to that type
 };
-std::vector<SchemaVariant> schema_variants(const Json& schema);
+// References within `whole` are followed.
+std::vector<SchemaVariant> schema_variants(const Json& schema, const JsonObject& whole);
 
 class GrammarRules {
  public:

@@ -95,12 +95,11 @@ void HarmonyMachine::begin_body(AnswerSink& sink) {
   const bool built_in = !function && is_built_in(recipient);
   call = !recipient.empty() && recipient != "assistant" && recipient != "all" && !built_in;
   if (call) sink.begin_call(recipient);
-  else sink.turn_exactly(channel == "analysis" || built_in);
+  else sink.turn(channel == "analysis" || built_in);
 }
 
 void HarmonyMachine::end_message(AnswerSink& sink) {
   if (call) sink.end_call();
-  sink.turn_exactly(sink.reasoning());
   call = false;
   part = Part::none;
   role_text.clear(), channel_text.clear();

@@ -22,7 +22,14 @@ struct ThinkMachine {
   void finish(AnswerSink& sink);
 
   bool in_call = false;
-  std::string call;
+  std::string call;    // what came of it, up to the arguments where these are streamed
+  int64_t depth = -1;  // of the brackets in the streamed arguments; -1: not yet; 0: they have ended
+  bool quoted = false, escaped = false;
+
+ private:
+  void feed_call(AnswerSink& sink, unsigned char c);
+  void argument(AnswerSink& sink, unsigned char c);
+  void end_call(AnswerSink& sink, bool proper);
 };
 
 // gpt-oss: messages with headers (openai/harmony docs/format.md).
@@ -108,7 +115,8 @@ struct XtmlMachine {
   void feed(AnswerSink& sink, unsigned char c);
   void finish(AnswerSink& sink);
 
-  bool in_header = false, closing = false, raw = false, tools = false;
+  bool in_header = false, closing = false, raw = false;
+  bool outside = false;  // of the channels: white space there is not text
   std::string header;
 
  private:

@@ -48,11 +48,17 @@ struct AnswerParser::State {
   State(ChatFormat format, const Tokenizer& tokenizer, const Json& tools)
       : scanner(tokenizer, answer_markers(format, !tools.is_null())), machine(machine_of(format)), sink(tools) {}
 
+  void set_up(ChatFormat format) {
+    if (!scanner.has_token(kThink)) sink.think_markers_are_letters();
+    if (format == ChatFormat::plain || format == ChatFormat::harmony || format == ChatFormat::kimi_k3) sink.be_exact();
+  }
+
   void push(int32_t token, AnswerDelta& out) {
     sink.attach(out);
     bytes.clear();
     scanner.push(token, bytes);
     feed();
+    markup = !sink.take_said() && !bytes.empty();  // bytes that the scanner holds may be text
   }
 
   void flush(AnswerDelta& out) {
@@ -83,6 +89,7 @@ struct AnswerParser::State {
   MarkerScanner scanner;
   Machine machine;
   AnswerSink sink;
+  bool markup = false;
   std::string bytes;  // of the token pushed last; kept for its memory
 };
 
@@ -113,14 +120,14 @@ AnswerParser::AnswerParser(ChatFormat format, const Tokenizer& tokenizer, std::s
                            const Json& tools)
     : state_(std::make_unique<State>(format, tokenizer, tools)) {
   State& s = *state_;
-  if (!s.scanner.has_token(kThink)) s.sink.think_markers_are_letters();
+  s.set_up(format);
   std::span<const int32_t> begun;
   if (format == ChatFormat::harmony || format == ChatFormat::kimi_k3) begun = begun_message(format, tokenizer, prompt);
   else if (format != ChatFormat::plain && prompt_thinking(tokenizer, prompt) == PromptThinking::open) s.sink.turn(true);
   AnswerDelta said;
   for (const int32_t token : begun) s.push(token, said);
   // A call that the prompt begins is not this answer's.
-  if (s.sink.calls() > 0) s = State(format, tokenizer, tools);
+  if (s.sink.calls() > 0) s = State(format, tokenizer, tools), s.set_up(format);
   s.sink.begin_answer();
   if (auto* harmony = std::get_if<HarmonyMachine>(&s.machine)) harmony->begin_answer();
 }
@@ -138,6 +145,10 @@ void AnswerParser::flush(AnswerDelta& out) {
 
 bool AnswerParser::in_reasoning() const {
   return state_->sink.reasoning();
+}
+
+bool AnswerParser::in_markup() const {
+  return state_->markup;
 }
 
 int AnswerParser::calls() const {

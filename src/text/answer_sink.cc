@@ -89,8 +89,16 @@ void AnswerSink::emit(std::string_view bytes) {
   any_text_ = true;
 }
 
+// Content waits only where tools may be called, or before anything else: a stop string may end with a newline.
+bool AnswerSink::waits(unsigned char c) const {
+  if (exact_) return false;
+  if (after_call_) return is_json_space(c);
+  return c == '\n' && (skipping_ || reasoning_ || !any_text_ || !tools_.is_null());
+}
+
 void AnswerSink::text(unsigned char c) {
-  if (c == '\n' || (after_call_ && is_json_space(c))) {
+  said_ = true;
+  if (waits(c)) {
     if (!skipping_) held_ += static_cast<char>(c);
     return;
   }
@@ -112,7 +120,7 @@ void AnswerSink::release() {
 void AnswerSink::turn(bool reasoning) {
   held_.clear();
   reasoning_ = reasoning;
-  skipping_ = true;
+  skipping_ = !exact_;
 }
 
 void AnswerSink::think_marker(unsigned char c) {
@@ -144,6 +152,7 @@ void AnswerSink::arguments(std::string_view bytes) {
 }
 
 void AnswerSink::raw(unsigned char c) {
+  said_ = true;
   if (!keys_.empty()) return;  // the arguments are there already
   if (is_json_space(c)) {
     if (any_arguments_) raw_held_ += static_cast<char>(c);
@@ -186,6 +195,7 @@ bool AnswerSink::begin_argument(std::string_view key, ValueType type) {
 }
 
 void AnswerSink::value(unsigned char c) {
+  said_ = true;
   if (repeated_) return;
   if (type_ == ValueType::text) arguments(escaped(c));
   else value_ += static_cast<char>(c);

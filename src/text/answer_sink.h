@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "text/chat_format.h"
 
@@ -39,22 +40,22 @@ class AnswerSink {
   int calls() const { return calls_; }
   int errors() const { return errors_; }
   void error() { ++errors_; }
+  // Whether text, or arguments of a call, came since the last question; what still waits counts.
+  bool take_said() { return std::exchange(said_, false); }
 
-  // Text, by byte. Newlines wait: those at the borders of reasoning and before calls belong to the format, and so does
-  // white space after a call.
+  // Text, by byte. Newlines wait where they may belong to the format, at the borders of reasoning and before calls, and
+  // so does white space after a call.
   void text(unsigned char c);
   void text(std::string_view bytes);
-  // Delivers the newlines that wait: they were text.
-  void release();
   // Text is reasoning (or content) from here on; the newlines around the border go.
   void turn(bool reasoning);
-  // The same for formats whose messages are exact.
-  void turn_exactly(bool reasoning) { release(), reasoning_ = reasoning; }
+  // For formats whose messages say where they begin and end: their text is exact.
+  void be_exact() { exact_ = true; }
   // A marker of thinking. Where it was recognised by its letters only, it means something at the beginning (<think>) or
   // while thinking (</think>) and is text elsewhere.
   void think_marker(unsigned char c);
   void think_markers_are_letters() { think_letters_ = true; }
-  void drop_newlines() { held_.clear(); }
+  void drop_newlines() { held_.clear(); }  // a call begins
   // What came so far was the prompt's.
   void begin_answer() { held_.clear(), errors_ = 0, any_text_ = false; }
 
@@ -79,6 +80,8 @@ class AnswerSink {
   void finish();
 
  private:
+  bool waits(unsigned char c) const;
+  void release();  // what waits was text
   void emit(std::string_view bytes);
   void arguments(std::string_view bytes);
   const JsonObject* property(std::string_view key) const;
@@ -88,7 +91,9 @@ class AnswerSink {
   AnswerDelta* out_ = nullptr;
   int calls_ = 0, errors_ = 0;
 
-  bool reasoning_ = false, skipping_ = false, after_call_ = false, any_text_ = false, think_letters_ = false;
+  bool said_ = false;
+  bool reasoning_ = false, exact_ = false, skipping_ = false, after_call_ = false, any_text_ = false,
+       think_letters_ = false;
   std::string held_;
 
   bool in_call_ = false, any_arguments_ = false, in_argument_ = false, repeated_ = false;

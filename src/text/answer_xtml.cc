@@ -54,7 +54,7 @@ void XtmlMachine::header_byte(AnswerSink& sink, unsigned char c) {
 void XtmlMachine::text(AnswerSink& sink, unsigned char c) {
   if (sink.in_argument()) sink.value(c);
   else if (raw) sink.raw(c);
-  else if (!(sink.in_call() || tools) || !is_json_space(c)) sink.text(c);
+  else if (!outside || !is_json_space(c)) sink.text(c), outside = false;
 }
 
 void XtmlMachine::open(AnswerSink& sink) {
@@ -63,11 +63,11 @@ void XtmlMachine::open(AnswerSink& sink) {
   if (sink.in_call()) sink.error();  // its end is missing
   sink.end_call();
   raw = false;
+  outside = name != "think" && name != "response";
   if (name == "think") {
-    sink.turn_exactly(true);
+    sink.turn(true);
   } else if (name == "response" || name == "tools") {  // also where the end of `think` is missing
-    sink.turn_exactly(false);
-    tools = name == "tools";
+    sink.turn(false);
   } else if (name == "call") {
     const auto tool = attribute(header, "tool");
     if (tool && !tool->empty()) sink.begin_call(*tool);
@@ -98,15 +98,13 @@ void XtmlMachine::close(AnswerSink& sink) {
   } else if (name == "call" || name == "tools" || name == "message") {
     if (sink.in_call() && (name != "call" || sink.in_argument())) sink.error();
     sink.end_call();
-    if (name != "call") tools = false;
   } else if (name == "think") {
-    sink.turn_exactly(false);
-  } else if (name == "response") {
-    sink.release();
-  } else {
+    sink.turn(false);
+  } else if (name != "response") {
     sink.error();
   }
   if (name != "argument") raw = false;
+  outside = true;
 }
 
 void XtmlMachine::finish(AnswerSink&) {}

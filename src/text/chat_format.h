@@ -69,9 +69,12 @@ class AnswerParser {
   void push(int32_t token, AnswerDelta& out);
   void flush(AnswerDelta& out);  // the end of the answer
 
-  bool in_reasoning() const;  // where the token pushed last belongs
-  int calls() const;          // begun so far
-  int errors() const;         // malformed places so far
+  // Of the token pushed last: whether it belongs to the reasoning; whether it is no part of what is said, but of a
+  // marker or of the name of a channel or tool.
+  bool in_reasoning() const;
+  bool in_markup() const;
+  int calls() const;   // begun so far
+  int errors() const;  // malformed places so far
 
  private:
   struct State;

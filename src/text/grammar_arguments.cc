@@ -46,11 +46,10 @@ struct ArgumentRules {
 
   std::string argument(std::string_view key, const Json& schema) {
     std::vector<std::string> out;
-    for (const SchemaVariant& v : schema_variants(schema)) {
-      const bool reference = v.schema.is_object() && v.schema.get_object().contains("$ref");
-      if (v.type.empty() && !reference) out.push_back(any(key));
+    for (const SchemaVariant& v : schema_variants(schema, whole)) {
+      if (v.type.empty()) out.push_back(any(key));
       else if (v.type == "string") out.push_back(write(rules, key, v.type, text_value(rules, v.schema, end)));
-      else out.push_back(write(rules, key, v.type.empty() ? "object" : v.type, json_value(v.schema, whole)));
+      else out.push_back(write(rules, key, v.type, json_value(v.schema, whole)));
     }
     return fmt::format("{}", fmt::join(out, " | "));
   }

@@ -116,11 +116,30 @@ Result<std::string> embed_schema(const std::string& text) {
   }
 }
 
-void add_variants(const Json& schema, std::vector<SchemaVariant>& out, int depth) {
+// What "$ref": "#/$defs/name" stands for; null when it is something else.
+const Json* referenced(const JsonObject& schema, const JsonObject& whole) {
+  const Json* reference = schema.if_contains("$ref");
+  if (reference == nullptr || !reference->is_string()) return nullptr;
+  std::string_view path = reference->get_string();
+  const JsonObject* at = &whole;
+  if (!path.starts_with("#/")) return nullptr;
+  for (path.remove_prefix(2);;) {
+    const size_t slash = path.find('/');
+    const Json* next = at->if_contains(path.substr(0, slash));
+    if (next == nullptr || slash == std::string_view::npos) return next;
+    at = next->if_object();
+    if (at == nullptr) return nullptr;
+    path.remove_prefix(slash + 1);
+  }
+}
+
+void add_variants(const Json& schema, const JsonObject& whole, std::vector<SchemaVariant>& out, int depth) {
   const JsonObject* object = schema.if_object();
   const auto all = [&](const JsonArray& list) {
-    for (const Json& alternative : list) add_variants(alternative, out, depth + 1);
+    for (const Json& alternative : list) add_variants(alternative, whole, out, depth + 1);
   };
+  if (object != nullptr && depth <= 8)
+    if (const Json* meant = referenced(*object, whole)) return add_variants(*meant, whole, out, depth + 1);
   if (object == nullptr || depth > 8) return out.push_back({"", schema});
   for (const char* key : {"anyOf", "oneOf"})
     if (const Json* list = object->if_contains(key); list != nullptr && list->is_array()) return all(list->get_array());
@@ -172,9 +191,9 @@ Result<std::string> embed_source(const GrammarSource& source, std::string& rules
   return renamed.entry;
 }
 
-std::vector<SchemaVariant> schema_variants(const Json& schema) {
+std::vector<SchemaVariant> schema_variants(const Json& schema, const JsonObject& whole) {
   std::vector<SchemaVariant> out;
-  add_variants(schema, out, 0);
+  add_variants(schema, whole, out, 0);
   if (out.empty()) out.push_back({"", schema});
   return out;
 }

@@ -186,7 +186,8 @@ Value sort(Interpreter& in, const Value& v, const Arguments& arguments) {
     std::vector<Value> parts;
     for (const Value& name : names) parts.push_back(sort_key(in, AttributePath(&name)(in, item), flag(a[1])));
     if (names.empty()) parts.push_back(sort_key(in, item, flag(a[1])));
-    keys.push_back(parts.size() == 1 ? parts[0] : make_sequence(std::move(parts)));
+    // A list even of one: equal parts, undefined ones too, are not asked which is less.
+    keys.push_back(make_sequence(std::move(parts)));
   }
   return in.list_value(sorted(in, all, keys, flag(a[0])));
 }

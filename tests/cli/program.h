@@ -82,9 +82,11 @@ class Process {
 
   pid_t pid() const { return pid_; }
   std::string out() const { return read_text_file(out_path()); }
+  std::string err() const { return read_text_file(err_path()); }
+  void signal(int number) const { kill(pid_, number); }
   Finished finish() {
     const int code = wait_for(pid_);
-    return {code, out(), read_text_file(err_path())};
+    return {code, out(), err()};
   }
 
  private:

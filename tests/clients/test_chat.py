@@ -50,11 +50,21 @@ def test_stream_equals_answer(client):
 
 
 def test_stream_helper(client):
-    with client.chat.completions.stream(model="demo", messages=FOX, max_completion_tokens=24, temperature=0) as stream:
+    fields = dict(messages=[{"role": "user", "content": "Hello!"}], max_completion_tokens=512, temperature=0)
+    with client.chat.completions.stream(model="demo", **fields) as stream:
         kinds = {event.type for event in stream}
         final = stream.get_final_completion()
     assert {"chunk", "content.delta", "content.done"} <= kinds
-    assert final.choices[0].message.content == chat(client).choices[0].message.content
+    assert final.choices[0].message.content == chat(client, **fields).choices[0].message.content
+
+
+def test_stream_helper_tells_of_the_limit(client):
+    with client.chat.completions.stream(model="demo", messages=FOX, max_completion_tokens=24, temperature=0) as stream:
+        with pytest.raises(openai.LengthFinishReasonError) as cut:
+            for _ in stream:
+                pass
+            stream.get_final_completion()
+    assert cut.value.completion.choices[0].message.content == chat(client).choices[0].message.content
 
 
 def test_several_turns(client):

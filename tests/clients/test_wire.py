@@ -168,9 +168,15 @@ def curl(*arguments):
 
 @needs_curl
 def test_curl_chat(server):
-    out = curl(server.url + "/v1/chat/completions", "-d",
-               '{"model":"demo","messages":[{"role":"user","content":"Hi"}],"max_tokens":5}')  # no content type set
+    body = '{"model":"demo","messages":[{"role":"user","content":"Hi"}],"max_tokens":5}'
+    out = curl(server.url + "/v1/chat/completions", "-H", "Content-Type: application/json", "-d", body)
     assert json.loads(out)["choices"][0]["message"]["role"] == "assistant"
+
+
+@needs_curl
+def test_FC050_curl_without_a_content_type_is_told_what_to_add(server):  # -d declares a form
+    error = json.loads(curl(server.url + "/v1/completions", "-d", '{"prompt":"x","max_tokens":1}'))["error"]
+    assert error["code"] == "unsupported_media_type" and "Content-Type: application/json" in error["message"]
 
 
 @needs_curl

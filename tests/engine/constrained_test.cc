@@ -91,6 +91,14 @@ TEST(Constrained, AFinishedGrammarEndsTheAnswer) {
   EXPECT_EQ(answer.reason, FinishReason::stop);
 }
 
+TEST(Constrained, TheSameSchemaIsCompiledOnce) {
+  Engine engine = Engine::open(options());
+  const auto first = compiled(engine, GrammarSource::Kind::json_schema, kPerson);
+  EXPECT_EQ(compiled(engine, GrammarSource::Kind::json_schema, kPerson), first);
+  for (int i = 0; i < 40; ++i) compiled(engine, GrammarSource::Kind::regex, "a{" + std::to_string(i + 1) + "}");
+  EXPECT_NE(compiled(engine, GrammarSource::Kind::json_schema, kPerson), first) << "32 are kept";
+}
+
 TEST(Constrained, ABadGrammarIsOneClearError) {
   Engine engine = Engine::open(options());
   const auto refused = engine.compile({GrammarSource::Kind::regex, "(a"});

@@ -264,13 +264,16 @@ TEST(ApiEngine, LogprobsOfAChat) {
   const Json answer = server().call(&Api::chat_completions, body)->json();
   const JsonArray& content = answer.at("choices").at(0).at("logprobs").at("content").as_array();
   ASSERT_FALSE(content.empty());
+  std::string said;
   for (const Json& token : content) {
+    said += token.at("token").as_string();
     EXPECT_LE(token.at("logprob").as_double(), 0);
     EXPECT_EQ(token.at("top_logprobs").as_array().size(), 2u);
     std::string bytes;
     for (const Json& byte : token.at("bytes").as_array()) bytes += static_cast<char>(byte.as_int64());
     EXPECT_EQ(bytes, std::string(token.at("token").as_string()));
   }
+  EXPECT_EQ(said, text_of(answer));  // without the channel's name
   JsonArray streamed_content;
   const auto stream =
       server().call(&Api::chat_completions, chat_body(R"("logprobs":true,"top_logprobs":2,"stream":true)"));
@@ -356,6 +359,23 @@ TEST(ApiEngine, AFullQueue) {
   EXPECT_GT(refused, 0);
 }
 
+// The line is empty again, and not only until the engine's thread sleeps, when those in it have left.
+TEST(ApiEngine, AQueueThatEveryoneLeftIsEmpty) {
+  ApiServer small({.max_num_seqs = 1, .max_queue = 1});
+  const auto status = [&] {
+    return small.call(&Api::completions, R"({"prompt":"Once","max_tokens":2})")->response().status;
+  };
+  for (int i = 0; i < 10; ++i) {
+    std::vector<std::shared_ptr<FakeExchange>> all;
+    for (int k = 0; k < 4; ++k)
+      all.push_back(small.start(&Api::completions, R"({"prompt":"Once","max_tokens":200,"ignore_eos":true})"));
+    for (auto& exchange : all) exchange->run(), exchange->close(), exchange->run();
+    int tries = 0;
+    while (status() != 200 && ++tries < 300) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_LT(tries, 300) << "round " << i;
+  }
+}
+
 TEST(ApiEngine, ADeadlineBeforeTheFirstToken) {
   ApiServer busy({.max_num_seqs = 1});
   const auto first = busy.start(&Api::completions, R"({"prompt":"Once","max_tokens":1000,"ignore_eos":true})");
@@ -393,6 +413,7 @@ TEST(ApiEngine, Tokens) {
   EXPECT_EQ(plain.at("max_model_len"), 2048);
   const Json back = server().call(&Api::detokenize, "{\"tokens\":" + write_json(plain.at("tokens")) + "}")->json();
   for (const char* key : {"prompt", "content", "text"}) EXPECT_EQ(back.at(key), "Once upon");
+  EXPECT_EQ(server().call(&Api::detokenize, R"({"tokens":[6143]})")->json().at("text"), "");  // names no text
   const Json llama = server().call(&Api::tokenize, R"({"content":"Once upon","with_pieces":true})")->json();
   EXPECT_EQ(llama.at("tokens").at(0).at("piece"), "Once");
   EXPECT_TRUE(plain.at("tokens").at(0).is_int64());
@@ -415,6 +436,19 @@ TEST(ApiEngine, Templates) {
                 .at("prompt"),
             "<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>final<|message|>Once upon");
   expect_error(*server().call(&Api::apply_template, R"({"messages":[]})"), 400, "invalid_value", "messages");
+}
+
+// Some templates add strings, others ask for null: a message of calls alone has no content.
+TEST(ApiEngine, AMessageWithoutContentIsWrittenAsATemplateWantsIt) {
+  const std::string messages = R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"a",)"
+                               R"("type":"function","function":{"name":"f","arguments":"{}"}}]},)"
+                               R"({"role":"tool","tool_call_id":"a","content":"1"}])";
+  ApiServer adding({}, {.chat_template = "{% for m in messages %}{{ '[' + m['content'] + ']' }}{% endfor %}"});
+  EXPECT_EQ(adding.call(&Api::apply_template, messages + "}")->json().at("prompt"), "[][1]");
+  ApiServer other({}, {.chat_template = "{% for m in messages %}{{ m['content'] is none }} {% endfor %}"});
+  EXPECT_EQ(other.call(&Api::apply_template, messages + "}")->json().at("prompt"), "True False ");
+  ApiServer broken({}, {.chat_template = "{{ raise_exception('no') }}"});
+  expect_error(*broken.call(&Api::apply_template, messages + "}"), 400, "invalid_value", "messages");
 }
 
 // FC-060: text of messages never becomes a special token.

@@ -8,6 +8,7 @@
 #include "base/temp_dir.h"
 #include "server/chat_messages.h"
 #include "server/chat_prompt.h"
+#include "server/data_url.h"
 
 namespace moesaic {
 namespace {
@@ -108,18 +109,6 @@ TEST(ApiMessages, ArgumentsOfCallsAreObjectsWhereTheyCanBe) {
   EXPECT_EQ(arguments("null"), "{}");
 }
 
-std::string base64(std::string_view bytes) {
-  const char* alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t bits = 0;
-    for (size_t k = 0; k < 3; ++k)
-      bits = bits << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0u);
-    for (size_t k = 0; k < 4; ++k) out += i + k > bytes.size() ? '=' : alphabet[bits >> (18 - 6 * k) & 63];
-  }
-  return out;
-}
-
 TEST(ApiMedia, Base64) {
   for (const char* text : {"f", "fo", "foo", "foob", "fooba", "foobar", "\xff\xfe\xfd"})
     EXPECT_EQ(decode_base64(base64(text)), text);
@@ -133,13 +122,6 @@ std::string image_message(const std::string& url) {
          R"(}},{"type":"text","text":"what?"}]}])";
 }
 
-std::string sample_image() {
-  const std::string folder = std::string(MOESAIC_SOURCE_DIR) + "/tests/media/data";
-  for (const auto& file : std::filesystem::directory_iterator(folder))
-    if (file.path().extension() == ".png" && file.file_size() < 200'000) return read_text_file(file.path().string());
-  return "";
-}
-
 MessageRules seeing(int images = 16) {
   MessageRules rules;
   rules.media.vision = true, rules.media.max_images = images;
@@ -149,7 +131,7 @@ MessageRules seeing(int images = 16) {
 constexpr const char* kPart = "messages[0].content[0]";
 
 TEST(ApiMedia, ImagesLeaveTheMessageAndKeepTheirPlace) {
-  const std::string png = sample_image();
+  const std::string png = image_file("palette.png");
   ASSERT_FALSE(png.empty());
   const Read result = read(image_message("data:image/png;base64," + base64(png)), seeing());
   EXPECT_EQ(shown(result), R"([{"role":"user","content":[{"type":"image"},{"type":"text","text":"what?"}]}])");
@@ -158,12 +140,12 @@ TEST(ApiMedia, ImagesLeaveTheMessageAndKeepTheirPlace) {
 }
 
 TEST(ApiMedia, ABareStringAndAMissingTypeAreUnderstood) {
-  const std::string url = "\"data:image/png;base64," + base64(sample_image()) + "\"";
+  const std::string url = "\"data:image/png;base64," + base64(image_file("palette.png")) + "\"";
   EXPECT_FALSE(read(R"([{"role":"user","content":[{"image_url":)" + url + "}]}]", seeing()).error);
 }
 
 TEST(ApiMedia, WhatIsRefused) {
-  const std::string png = base64(sample_image());
+  const std::string png = base64(image_file("palette.png"));
   EXPECT_REFUSED(read(image_message("data:image/png;base64," + png)), "unsupported_content_type", kPart);
   EXPECT_REFUSED(read(image_message("data:image/png;base64,AAAA"), seeing()), "invalid_image", kPart);
   EXPECT_REFUSED(read(image_message("data:image/png;base64,!!!!"), seeing()), "invalid_image", kPart);
@@ -182,7 +164,7 @@ TEST(ApiMedia, WhatIsRefused) {
 
 TEST(ApiMedia, FilesOnlyBelowTheAllowedPath) {
   TempDir allowed, other;
-  const std::string png = sample_image();
+  const std::string png = image_file("palette.png");
   std::ofstream(allowed.path() / "a.png", std::ios::binary) << png;
   std::ofstream(other.path() / "b.png", std::ios::binary) << png;
   std::filesystem::create_symlink(other.path() / "b.png", allowed.path() / "link.png");

@@ -88,6 +88,18 @@ TEST(ApiPump, TokensAreGroupedAfterTheFirst) {
     EXPECT_THAT(body, HasSubstr(group));
 }
 
+// What a parser held back comes with the end, without a token.
+TEST(ApiPump, CallsAndReasoningThatCameLastAreNotLost) {
+  Scene scene(1, true);
+  scene.say(0, "a");
+  scene.streams[0]->push(
+      {.reasoning = "hm", .tool_calls = {{.index = 0, .id = "call_1", .name = "f", .arguments = "{}"}}});
+  scene.end(0), scene.exchange->run();
+  for (const char* part :
+       {R"("reasoning_content":"hm")", R"("name":"f")", R"("arguments":"{}")", R"("finish_reason":"tool_calls")"})
+    EXPECT_THAT(scene.exchange->body(), HasSubstr(part));
+}
+
 TEST(ApiPump, ASlowReaderGetsNoMoreThanTheBufferAndAllOfItLater) {
   constexpr size_t kBuffer = 4096;
   Scene scene(1, true, {.buffer_bytes = kBuffer});
@@ -172,6 +184,17 @@ TEST(ApiPump, AbortEndsItOnce) {
   EXPECT_EQ(scene.exchange->answers(), 1);
   EXPECT_TRUE(scene.streams[0]->cancelled());
   EXPECT_EQ(scene.records.size(), 1u);
+}
+
+TEST(ApiPump, EachTokenButTheFirstHasATimeBefore) {
+  Scene scene(1, true);
+  scene.say(0, "a"), scene.say(0, "b"), scene.exchange->run();
+  scene.say(0, "c"), scene.exchange->run();
+  scene.end(0), scene.exchange->run();
+  const std::vector<double>& times = scene.records.at(0).between_tokens;
+  ASSERT_EQ(times.size(), 2u);
+  EXPECT_EQ(times[0], 0);
+  EXPECT_GT(times[1], 0);
 }
 
 TEST(ApiPump, TimesBetweenTokensAddUp) {

@@ -12,7 +12,7 @@ using Endpoint = void (Api::*)(std::shared_ptr<http::Exchange>);
 
 struct ApiServer {
   explicit ApiServer(EngineOptions engine_options = {}, ApiOptions api_options = {}) {
-    engine_options.model = std::string(MOESAIC_SOURCE_DIR) + "/models/demo";
+    if (engine_options.model.empty()) engine_options.model = std::string(MOESAIC_SOURCE_DIR) + "/models/demo";
     engine_options.threads = 2;
     engine.emplace(Engine::open(engine_options));
     if (api_options.served_names.empty()) api_options.served_names = {"demo"};

@@ -43,9 +43,13 @@ TEST(AnswerGrammar, RulesOfTheCallerAreRenamed) {
 }
 
 TEST(AnswerGrammar, SchemasFallIntoTypes) {
-  const auto types = [](const char* schema) {
+  const JsonObject whole = parse_json(R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "array"},
+                                                    "loop": {"$ref": "#/$defs/loop"}}})",
+                                      "schema")
+                               .as_object();
+  const auto types = [&](const char* schema) {
     std::string out;
-    for (const SchemaVariant& v : schema_variants(parse_json(schema, "schema"))) out += "[" + v.type + "]";
+    for (const SchemaVariant& v : schema_variants(parse_json(schema, "schema"), whole)) out += "[" + v.type + "]";
     return out;
   };
   EXPECT_EQ(types(R"({"type": "string"})"), "[string]");
@@ -54,6 +58,9 @@ TEST(AnswerGrammar, SchemasFallIntoTypes) {
             "[string][array][object]");
   EXPECT_EQ(types(R"({"enum": ["a", "b"]})"), "[string]");
   EXPECT_EQ(types(R"({"enum": ["a", 1]})"), "[]");
+  EXPECT_EQ(types(R"({"$ref": "#/$defs/a"})"), "[array]");
+  EXPECT_EQ(types(R"({"$ref": "#/$defs/loop"})"), "[]");
+  EXPECT_EQ(types(R"({"$ref": "elsewhere"})"), "[]");
   EXPECT_EQ(types("{}"), "[]");
   EXPECT_EQ(types("true"), "[]");
 }

@@ -1,52 +1,8 @@
 // Answers of each format: content, reasoning and calls, as the models write them and as they should not.
-#include "text/answer_fixtures.h"
+#include "text/answer_formats.h"
 
 namespace moesaic {
 namespace {
-
-const FormatCase kHarmony = {
-    ChatFormat::harmony,
-    {"<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>", "<|endoftext|>"},
-    "<|start|>user<|message|>Hi<|end|><|start|>assistant"};
-const std::vector<std::string> kThinkTokens = {"<think>", "</think>", "<|user|>", "<|eos|>"};
-const FormatCase kThinkCase = {ChatFormat::think, kThinkTokens, "<|user|>Hi"};
-const FormatCase kQwen = {
-    ChatFormat::think, {"<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>"}, "<|im_end|>Hi"};
-const FormatCase kPlain = {ChatFormat::plain, {"<|eos|>"}, ""};
-const std::vector<std::string> kDeepseekTokens = {"<think>",
-                                                  "</think>",
-                                                  "<｜tool▁calls▁begin｜>",
-                                                  "<｜tool▁calls▁end｜>",
-                                                  "<｜tool▁call▁begin｜>",
-                                                  "<｜tool▁call▁end｜>",
-                                                  "<｜tool▁sep｜>",
-                                                  "<｜Assistant｜>",
-                                                  "<｜end▁of▁sentence｜>"};
-const FormatCase kV3 = {ChatFormat::deepseek_v3, kDeepseekTokens, "<｜Assistant｜>"};
-const FormatCase kV31 = {ChatFormat::deepseek_v31, kDeepseekTokens, "<｜Assistant｜></think>"};
-const std::vector<std::string> kDsmlTokens = {"<think>", "</think>", "｜DSML｜", "<｜Assistant｜>",
-                                              "<｜end▁of▁sentence｜>"};
-const FormatCase kV32 = {ChatFormat::deepseek_v32, kDsmlTokens, "<｜Assistant｜></think>"};
-const FormatCase kV4 = {ChatFormat::deepseek_v4, kDsmlTokens, "<｜Assistant｜><think>"};
-const FormatCase kK2 = {
-    ChatFormat::kimi_k2,
-    {"<think>", "</think>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
-     "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|im_end|>", "<|im_middle|>"},
-    "<|im_middle|>"};
-const FormatCase kK3 = {ChatFormat::kimi_k3,
-                        {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>", "[EOS]"},
-                        "<|end_of_msg|><|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>"};
-const FormatCase kGlm = {ChatFormat::glm,
-                         {"<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
-                          "<arg_value>", "</arg_value>", "<|assistant|>", "<|user|>"},
-                         "<|assistant|><think>"};
-
-const AnswerTokens& tokens_of(const FormatCase& c) {
-  static std::map<std::vector<std::string>, std::unique_ptr<AnswerTokens>> made;
-  std::unique_ptr<AnswerTokens>& tokens = made[c.markers];
-  if (!tokens) tokens = std::make_unique<AnswerTokens>(c.markers);
-  return *tokens;
-}
 
 ParsedAnswer parse(const FormatCase& c, std::string_view text, const Json& tools = tide_tools()) {
   return read_answer(c, tokens_of(c), tokens_of(c).ids(text), tools);
@@ -366,6 +322,35 @@ TEST(AnswerParser, QwenCall) {
   EXPECT_EQ(parse(kQwen, "a<tool_call>b</tool_call>c"), answer("abc", "", {}, 1));
 }
 
+TEST(AnswerParser, QwenArgumentsComeAsTheyAreWritten) {
+  const ParsedAnswer cut = parse(kQwen, "<tool_call>\n{\"name\": \"tide\", \"arguments\": {\"a\": [\"}\\\"\"], \"b");
+  EXPECT_EQ(cut, answer("", "", {{"", "tide", "{\"a\": [\"}\\\"\"], \"b"}}));
+  // In another order, or as a string, they come when the call has ended.
+  EXPECT_EQ(parse(kQwen, "<tool_call>{\"arguments\": {\"port\": \"Brest\"}, \"name\": \"tide\"}</tool_call>"),
+            answer("", "", {kBrest}));
+  EXPECT_EQ(parse(kQwen, "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}</tool_call>"),
+            answer("", "", {{"", "f", "{}"}}));
+  EXPECT_EQ(parse(kQwen, "<tool_call>{\"name\": \"f\", \"arguments\": {}</tool_call>"),
+            answer("", "", {{"", "f", "{}"}}));
+  EXPECT_EQ(parse(kQwen, "<tool_call>{\"name\": \"f\", \"argu"), answer("", "", {}, 1));
+}
+
+// A stop string may end with a newline: it must not wait where it can only be text.
+TEST(AnswerParser, NewlinesOfContentComeAtOnceWithoutTools) {
+  for (const FormatCase* c : {&kThinkCase, &kPlain, &kHarmony}) {
+    const AnswerTokens& tokens = tokens_of(*c);
+    AnswerReader reader(AnswerParser(c->format, tokens.tokenizer(), tokens.ids(c->prompt), {}));
+    reader.push(tokens.ids("a\n"));
+    EXPECT_EQ(reader.so_far().content, "a\n") << chat_format_name(c->format);
+  }
+}
+
+TEST(AnswerParser, KimiK3TextIsExact) {
+  EXPECT_EQ(parse(kK3, "\nHm.\n<|close|>think<|sep|>\n<|open|>response<|sep|>\n a \n<|close|>response<|sep|>\n" +
+                           std::string(kK3Call)),
+            answer("\n a \n", "\nHm.\n", {kBrestDays}));
+}
+
 TEST(AnswerParser, PlainTextIsContent) {
   EXPECT_EQ(parse(kPlain, "<think>Hi\n</think><|eos|>"), answer("<think>Hi\n</think>"));
 }
@@ -385,6 +370,28 @@ TEST(AnswerParser, InReasoningFollowsTheTokens) {
   EXPECT_TRUE(reader.parser().in_reasoning());
   reader.push(tokens.ids("<|end|><|start|>assistant<|channel|>final<|message|>"));
   EXPECT_FALSE(reader.parser().in_reasoning());
+}
+
+// Whether each token of `text` is markup, as a letter each.
+std::string markup_of(const FormatCase& format, std::string_view text) {
+  const AnswerTokens& tokens = tokens_of(format);
+  AnswerReader reader(AnswerParser(format.format, tokens.tokenizer(), tokens.ids(format.prompt), tide_tools()));
+  std::string out;
+  for (const int32_t token : tokens.ids(text)) {
+    reader.push({&token, 1});
+    out += reader.parser().in_markup() ? 'm' : '-';
+  }
+  return out;
+}
+
+TEST(AnswerParser, InMarkupTellsNamesOfChannelsFromText) {
+  const std::string text = markup_of(kHarmony, "<|channel|>final<|message|>ab\nc");
+  EXPECT_TRUE(text.starts_with("mm")) << text;
+  EXPECT_TRUE(text.ends_with("-")) << text;
+  EXPECT_EQ(text.find("-m"), std::string::npos) << text;  // the whole header, then nothing but text
+  const std::string call = markup_of(kHarmony, "<|channel|>commentary to=functions.f<|message|>{}<|call|>");
+  EXPECT_TRUE(call.ends_with("-m")) << call;
+  EXPECT_EQ(markup_of(kPlain, "ab").find('m'), std::string::npos);
 }
 
 }  // namespace
