@@ -11,7 +11,7 @@ namespace {
 
 // Ways to read the same text that are followed at once. Beyond it those that began last are dropped, as the oldest are
 // nearest to an end. Answers stay right, and only grammars of many readings (s ::= s s | "a") come here.
-constexpr size_t kGroups = 128;
+constexpr size_t kGroups = 32;
 
 size_t index_of(int32_t i) {
   return static_cast<size_t>(i);

@@ -162,6 +162,26 @@ TEST(GrammarLimits, HostileSourcesCostBoundedTime) {
   }
 }
 
+// Counts that a text leaves open grow with the text; a mask after a thousand tokens still has its bound.
+TEST(GrammarLimits, LateMasksCostBoundedTime) {
+  const std::vector<int32_t> ids = demo_tokenizer().encode(std::string(1, 'a'));
+  ASSERT_EQ(ids.size(), 1U);
+  for (const std::string expression :
+       {"(a|aa|aaa){1,1000000}", "(a|b)*a(a|b){100000}", "(.*a.{200}){20}", "((a{1,300}b?){1,300}c?){1,300}"}) {
+    GrammarMatcher matcher(compiled(Kind::regex, expression), demo_vocabulary());
+    const std::clock_t begin = std::clock();
+    for (int i = 0; i < 1000; ++i) ASSERT_TRUE(matcher.accept(ids[0])) << expression << " " << i;
+    const std::clock_t middle = std::clock();
+    EXPECT_THAT(allowed(matcher, demo_vocabulary()), ::testing::Contains(ids[0]));
+    const double walk_s = static_cast<double>(middle - begin) / CLOCKS_PER_SEC;
+    const double mask_s = static_cast<double>(std::clock() - middle) / CLOCKS_PER_SEC;
+    std::printf("%-36s 1000 tokens in %6.3f s, then a mask in %6.3f s\n", expression.c_str(), walk_s, mask_s);
+    std::fflush(stdout);
+    EXPECT_LT(walk_s, 20) << expression;
+    EXPECT_LT(mask_s, 2) << expression;
+  }
+}
+
 TEST(GrammarLimits, SourcesAreBounded) {
   EXPECT_THAT(refusal(Kind::regex, std::string(300'000, 'a')), HasSubstr("300000 bytes, more than the 262144"));
   GrammarLimits small;
