@@ -104,6 +104,7 @@ std::vector<Test> list_tests(const BenchOptions& options) {
   };
   std::vector<Test> tests;
   for (int64_t length : or_default(options.prompt_lengths, {128, 512})) {
+    if (length == 0) continue;
     tests.emplace_back();
     tests.back().prompt = length;
   }
@@ -114,6 +115,7 @@ std::vector<Test> list_tests(const BenchOptions& options) {
       tests.back().generate = options.generate, tests.back().batch = batch, tests.back().depth = depth;
     }
   }
+  if (tests.empty()) fail_argument("-p 0 and -n 0 leave nothing to measure; give one of them a length");
   return tests;
 }
 

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/bench_serve.h"
+#include "cli/flag_checks.h"
 
 namespace moesaic {
 namespace {
@@ -22,16 +23,16 @@ void add_server_flags(CLI::App& app, BenchServeOptions& o) {
 }
 
 void add_traffic_flags(CLI::App& app, BenchServeOptions& o) {
-  app.add_option("--num-prompts", o.random.count, "Requests")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--num-prompts", o.random.count, "Requests")->capture_default_str()->check(kAboveZero);
   app.add_option("--request-rate", o.request_rate, "Requests a second; inf: all at once")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   app.add_option("--burstiness", o.burstiness, "1: a Poisson process; less: bursts; more: even")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   app.add_option("--max-concurrency", o.max_concurrency, "Most requests in flight; more wait here; 0: no limit")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--num-warmups", o.warmups, "Requests before the clock starts")->check(CLI::NonNegativeNumber);
+      ->check(kZeroOrMore);
+  app.add_option("--num-warmups", o.warmups, "Requests before the clock starts")->check(kZeroOrMore);
   app.add_option("--seed", o.random.seed, "Of prompts, lengths and arrivals")->capture_default_str();
 }
 
@@ -41,28 +42,28 @@ void add_prompt_flags(CLI::App& app, BenchServeOptions& o) {
       ->check(CLI::IsMember({"random", "sharegpt"}));
   app.add_option("--dataset-path", o.dataset_path, "The ShareGPT file");
   app.add_option("--sharegpt-output-len", o.sharegpt_output_len, "Tokens of each answer; 0: as the file's answers")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kZeroOrMore);
   app.add_option("--random-input-len", o.random.input_tokens, "Tokens of each prompt")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   app.add_option("--random-output-len", o.random.output_tokens, "Tokens of each answer")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   app.add_option("--random-range-ratio", o.random.range_ratio, "Lengths vary by this part, up and down")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 0.999));
   app.add_option("--random-prefix-len", o.random.prefix_tokens, "Tokens that begin every prompt alike, besides")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(kZeroOrMore);
 }
 
 void add_request_flags(CLI::App& app, BenchServeOptions& o) {
   app.add_flag("--ignore-eos", o.ignore_eos, "Answers have their full length");
-  app.add_option("--temperature", o.temperature, "0: greedy")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--temperature", o.temperature, "0: greedy")->capture_default_str()->check(kZeroOrMore);
   app.add_option("--extra-body", o.extra_body, "A JSON object of further fields of each request");
   app.add_option("--silence-timeout", o.silence_seconds, "A request fails after so many seconds without a byte")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
 }
 
 void add_report_flags(CLI::App& app, BenchServeOptions& o) {

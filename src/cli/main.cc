@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "cli/bench_serve.h"
 #include "cli/commands.h"
+#include "cli/flag_checks.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/serve_flags.h"
@@ -52,14 +53,14 @@ struct LoadFlags {
     app.add_option("-c,--max-model-len,--context-length,--ctx-size", engine.max_model_len,
                    "Longest sequence in tokens; 0: what the model allows, at most 8192")
         ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+        ->check(kZeroOrMore);
   }
   void add_engine(CLI::App& app) {
     add(app);
     app.add_option("--max-num-batched-tokens,--chunked-prefill-size", engine.max_num_batched_tokens,
                    "Prompt tokens computed at once: more is faster and takes more memory")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(kAboveZero);
     auto* drafts = app.add_option("--num-speculative-tokens,--speculative-num-steps", engine.num_speculative_tokens,
                                   "Tokens that the model's multi-token prediction layer drafts at a time and the model "
                                   "verifies: faster where it guesses well, greedy text stays the same; 0: off")
@@ -87,7 +88,7 @@ void add_sampling(CLI::App& app, SamplingFlags& s) {
   app.add_option("--top-k", s.top_k, "Sample from the k best tokens");
   app.add_option("--min-p", s.min_p, "Sample from tokens at least this share as probable as the best");
   app.add_option("-s,--seed", s.seed, "Seed of the random choices: the same one gives the same text")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kZeroOrMore);
   app.add_option("--repeat-penalty,--repetition-penalty", s.repetition_penalty,
                  "Above 1: discourage tokens seen before");
   app.add_option("--presence-penalty", s.presence_penalty, "Above 0: discourage tokens in the answer so far");
@@ -111,7 +112,7 @@ void add_run(CLI::App& main, LoadFlags& load, RunOptions& o) {
   app.add_option("--system,--sys", o.system, "System message (with --chat)")->needs(as_chat);
   app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most; 0: up to the context's end")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(kZeroOrMore);
   app.add_option("--stop", o.stop, "End the text before this string; may be given several times")
       ->allow_extra_args(false);
   app.add_flag("--ignore-eos", o.ignore_eos, "Go on after the model's end-of-text tokens");
@@ -124,7 +125,7 @@ void add_chat(CLI::App& main, LoadFlags& load, ChatOptions& o) {
   app.add_option("--system,--sys", o.system, "System message");
   app.add_option("-n,--max-tokens", o.max_tokens, "Tokens per answer at most; 0: up to the context's end")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(kZeroOrMore);
 }
 
 void add_inspect(CLI::App& main, InspectOptions& o) {
@@ -145,11 +146,11 @@ void add_explain(CLI::App& main, LoadFlags& load, ExplainOptions& o) {
       ->allow_extra_args(false);
   app.add_option("--max-num-seqs,--max-running-requests", load.engine.max_num_seqs, "Sequences in flight")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   app.add_option("--max-num-batched-tokens,--chunked-prefill-size", load.engine.max_num_batched_tokens,
                  "Prompt tokens of one step")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   app.add_flag("--json", o.json, "Machine-readable output");
 }
 
@@ -164,7 +165,7 @@ void add_diff(CLI::App& main, LoadFlags& load, DiffOptions& o) {
       ->check(CLI::IsMember({"cpu", "ref"}));
   app.add_option("--write", o.write, "Save our values here under the same names");
   app.add_option("--bound", o.bound, "Relative L2 difference allowed; default 1e-5 in float32, 3e-2 in the fast mode")
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   app.add_option("--skip", o.load.skip_passes, "Leave out this compiler pass; may be given several times")
       ->allow_extra_args(false);
   app.add_flag("--json", o.json, "Machine-readable output");
@@ -174,26 +175,24 @@ void add_bench(CLI::App& main, LoadFlags& load, BenchOptions& o, BenchServeOptio
   CLI::App& app =
       *main.add_subcommand("bench", "Measure the speed of prompts and of generation, beside what the machine can do");
   load.add(app);
-  app.add_option("-p,--n-prompt", o.prompt_lengths, "Prompt lengths; default 128,512")
-      ->check(CLI::PositiveNumber)
+  app.add_option("-p,--n-prompt", o.prompt_lengths, "Prompt lengths; default 128,512; 0: none")
+      ->check(kZeroOrMore)
       ->allow_extra_args(false)
       ->delimiter(',');
-  app.add_option("-n,--n-gen", o.generate, "Tokens to generate; 0: none")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("-n,--n-gen", o.generate, "Tokens to generate; 0: none")->capture_default_str()->check(kZeroOrMore);
   app.add_option("-b,--batch", o.batch_sizes, "Sequences that generate together; default 1,4")
-      ->check(CLI::PositiveNumber)
+      ->check(kAboveZero)
       ->allow_extra_args(false)
       ->delimiter(',');
   app.add_option("-d,--depth", o.depths, "Tokens in the cache before generation starts; default 0")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kZeroOrMore)
       ->allow_extra_args(false)
       ->delimiter(',');
   app.add_option("--max-num-batched-tokens,--chunked-prefill-size", load.engine.max_num_batched_tokens,
                  "Prompt tokens computed at once")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_option("--reps", o.repetitions, "Repetitions")->capture_default_str()->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
+  app.add_option("--reps", o.repetitions, "Repetitions")->capture_default_str()->check(kAboveZero);
   app.add_option("--csv", o.csv, "Append the rows to this CSV file");
   app.add_flag("--profile", o.profile, "Time each kind of op: bytes, FLOPs, share of the step, percent of the ceiling");
   app.add_option("--trace", o.trace, "Write every launch of a repetition of each test to this file, as a Chrome trace");
@@ -210,8 +209,8 @@ void add_eval(CLI::App& main, LoadFlags& load, EvalOptions& o) {
       ->excludes(text);
   app.add_option("--window", o.window, "Tokens per window; windows are independent")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_option("--max-windows", o.max_windows, "Stop after so many windows; 0: all")->check(CLI::NonNegativeNumber);
+      ->check(kAboveZero);
+  app.add_option("--max-windows", o.max_windows, "Stop after so many windows; 0: all")->check(kZeroOrMore);
   app.add_option(
          "--against", o.against,
          "Compare every token's distribution with that of this precision: KL divergence, same most likely token")
@@ -224,9 +223,9 @@ void add_synth(CLI::App& main, SynthOptions& o) {
       "synth", "Write a checkpoint with random weights in the shapes of a config, to try out a model's size and speed");
   app.add_option("config", o.config, "config.json of the model to imitate, or its directory")->required();
   app.add_option("out", o.out, "Directory to write")->required();
-  app.add_option("--layers", o.layers, "Layers instead of the config's")->check(CLI::PositiveNumber);
-  app.add_option("--experts", o.experts, "Experts per layer instead of the config's")->check(CLI::PositiveNumber);
-  app.add_option("--seed", o.seed, "Seed of the random weights")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--layers", o.layers, "Layers instead of the config's")->check(kAboveZero);
+  app.add_option("--experts", o.experts, "Experts per layer instead of the config's")->check(kAboveZero);
+  app.add_option("--seed", o.seed, "Seed of the random weights")->capture_default_str()->check(kZeroOrMore);
   app.add_flag("--force", o.force, "Overwrite a checkpoint that is there already");
 }
 
@@ -236,20 +235,18 @@ void add_plan(CLI::App& main, PlanOptions& o) {
       "Show what would live where on accelerators, and how fast reading it could be; exit code 1 when it does not fit");
   app.add_option("model", o.model, std::string(kModelHelp) + "; or a config.json")->required();
   app.add_option("--device", o.device, "h200, h100, h20 (96 GB) or h20-141")->capture_default_str();
-  app.add_option("--devices,--tensor-parallel-size", o.devices, "How many")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  app.add_option("--devices,--tensor-parallel-size", o.devices, "How many")->capture_default_str()->check(kAboveZero);
   app.add_option("-c,--context,--max-model-len", o.context,
                  "Tokens of each sequence; 0: what the model allows, at most 8192")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("-b,--batch", o.batch, "Sequences in flight")->capture_default_str()->check(CLI::PositiveNumber);
+      ->check(kZeroOrMore);
+  app.add_option("-b,--batch", o.batch, "Sequences in flight")->capture_default_str()->check(kAboveZero);
   app.add_option("--max-num-batched-tokens,--chunked-prefill-size", o.prefill_tokens, "Prompt tokens of one step")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   app.add_option("--host-memory", o.host_memory_gb, "GB of host memory for experts that do not fit on the devices")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(kZeroOrMore);
   app.add_option("--kv-cache-dtype", o.kv_cache_dtype, "Keys and values in bf16 or f32")
       ->capture_default_str()
       ->check(CLI::IsMember({"bf16", "f32"}));

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "cli/config_file.h"
+#include "cli/flag_checks.h"
 #include "engine/load_options.h"
 #include "ir/cache_spec.h"
 
@@ -135,7 +136,7 @@ struct ServeFlags::State {
   }
   template <typename T>
   CLI::Option* count(const char* group, const char* names, T& value, const char* help) {
-    return option(group, names, value, help)->check(CLI::NonNegativeNumber);
+    return option(group, names, value, help)->check(kZeroOrMore);
   }
 };
 
@@ -192,14 +193,14 @@ void ServeFlags::State::add_engine() {
   count(kGroup, "-c,--max-model-len,--context-length,--ctx-size", e.max_model_len,
         "Longest sequence; 0: what the model allows, at most 8192");
   option(kGroup, "--max-num-seqs,--max-running-requests,--parallel", e.max_num_seqs, "Sequences at once")
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   option(kGroup, "--max-num-batched-tokens,--chunked-prefill-size,--max-prefill-tokens,-b,--batch-size",
          e.max_num_batched_tokens, "Prompt tokens of a step")
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
   count(kGroup, "--max-queue,--max-queued-requests", e.max_queue, "Requests waiting; more get 429");
   count(kGroup, "--kv-cache-tokens,--max-total-tokens", e.kv_cache_tokens, "Size of the cache; 0: for all sequences");
   count(kGroup, "--kv-cache-bytes", run.kv_cache_bytes, "The same in bytes");
-  option(kGroup, "--block-size,--page-size", block_size, "Tokens of a cache block")->check(CLI::PositiveNumber);
+  option(kGroup, "--block-size,--page-size", block_size, "Tokens of a cache block")->check(kAboveZero);
   app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching,!--disable-radix-cache", e.prefix_caching,
                 "Blocks of earlier prompts are used again; on unless --no-enable-prefix-caching")
       ->group(kGroup);
@@ -252,7 +253,7 @@ void ServeFlags::State::add_logs() {
   option(kGroup, "--metrics-compat", compat, "Names of metrics beside our own: vllm, sglang, both, none");
   app->add_flag("--expert-metrics", serve.metrics.experts, "A series for the tokens of each expert")->group(kGroup);
   option(kGroup, "--health-stall-seconds", serve.stall_seconds, "Without a step for so long, /health is 503")
-      ->check(CLI::PositiveNumber);
+      ->check(kAboveZero);
 }
 
 void ServeFlags::State::add_foreign() {
