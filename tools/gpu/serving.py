@@ -65,10 +65,12 @@ def main(moesaic, config, out, device="cuda"):
         model = with_text(config, folder)
         steps = {n: decode_step_ms(moesaic, model, device, n, folder) for n in CLIENTS if n <= 64}
         url = "http://127.0.0.1:8765"
+        longest = 6 * PROMPT + ANSWER  # the first request is as long as its words make it
+        tokens = max(CLIENTS) * (PROMPT + PROMPT // 4 + ANSWER)
         serve = subprocess.Popen([moesaic, "serve", model, "--device", device, "--load-format", "dummy", "--port", "8765",
-                                  "--max-num-seqs", str(max(CLIENTS)), "--max-model-len", str(2 * PROMPT + ANSWER),
-                                  "--kv-cache-tokens", str(max(CLIENTS) * (PROMPT + PROMPT // 4 + ANSWER)),
-                                  "--max-num-batched-tokens", "2048", "--log-requests", "none"])
+                                  "--max-num-seqs", str(max(CLIENTS)), "--max-model-len", str(longest),
+                                  "--kv-cache-tokens", str(tokens), "--max-num-batched-tokens", "2048",
+                                  "--log-requests", "none"])
         try:
             ready(url, serve)
             with open(out, "a", newline="") as file:
