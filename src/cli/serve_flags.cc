@@ -10,6 +10,7 @@
 #include "cli/flag_checks.h"
 #include "engine/load_options.h"
 #include "ir/cache_spec.h"
+#include "server/media_hosts.h"
 
 namespace moesaic {
 namespace {
@@ -53,8 +54,9 @@ constexpr std::pair<std::string_view, std::string_view> kShort[] = {{"-tp", "--t
                                                                     {"-ub", "--max-num-batched-tokens"},
                                                                     {"-fa", "--flash-attn"}};
 
+// a,b or ["a", "b"]. [::1]:8080,b is not JSON, though it looks so.
 std::vector<std::string> split_list(const std::string& text) {
-  if (text.starts_with('[')) {
+  if (text.starts_with('[') && !parse_media_host(text.substr(0, text.find(',')))) {
     const Json list = parse_json(text, "a list among the flags");
     std::vector<std::string> items;
     for (const Json& item : list.as_array()) {
@@ -309,6 +311,12 @@ void ServeFlags::State::read_api(ServeOptions& out) const {
   }
   if (!image_limit.empty()) a.max_images = parse_image_limit(image_limit);
   a.allowed_media_domains = split_list(media_domains);
+  for (const std::string& entry : a.allowed_media_domains)
+    if (!parse_media_host(entry))
+      fail_argument(
+          "--allowed-media-domains has \"{}\"; expected a host without scheme and path, like "
+          "images.example.com, .example.com for all below it, or 10.0.0.7:8080",
+          entry);
 }
 
 void ServeFlags::State::read_server(ServeOptions& out) const {

@@ -108,7 +108,8 @@ void read_template(const Fields& body, const ModelFacts& facts, ChatRequest& out
 
 MessageRules message_rules(const ModelFacts& facts, std::function<std::string(size_t)> path) {
   const ChatFormat format = facts.format;
-  return {.media = {facts.vision, facts.options.max_images, facts.options.allowed_local_media_path},
+  return {.media = {facts.vision, facts.options.max_images, facts.options.allowed_local_media_path,
+                    facts.options.allowed_media_domains},
           .developer_role =
               format == ChatFormat::harmony || format == ChatFormat::deepseek_v32 || format == ChatFormat::deepseek_v4,
           .thinking_key = format == ChatFormat::harmony,

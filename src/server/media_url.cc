@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "media/image.h"
+#include "server/media_fetch.h"
 
 namespace moesaic {
 namespace {
@@ -73,6 +74,13 @@ std::string from_file(std::string_view url, const MediaRules& rules, const std::
   return read_text_file(path.string());
 }
 
+std::string from_network(std::string_view url, const MediaRules& rules, const std::string& param, ApiError& error) {
+  if (!rules.domains.empty())
+    return fetch_image(url, {.hosts = rules.domains, .max_bytes = kMaxImageBytes}, param, error);
+  not_allowed("this server fetches no images from the network; send the image as a data: URL", param, error);
+  return {};
+}
+
 void check_image(const std::string& bytes, const std::string& param, ApiError& error) {
   try {
     decode_image(std::as_bytes(std::span(bytes)), "the image", {.file_bytes = kMaxImageBytes, .side = kMaxImageSide});
@@ -103,11 +111,11 @@ std::string load_image(std::string_view url, const MediaRules& rules, const std:
   std::string bytes;
   if (url.starts_with("data:")) bytes = from_data(url, param, error);
   else if (url.starts_with("file://")) bytes = from_file(url, rules, param, error);
-  else if (url.starts_with("http://") || url.starts_with("https://"))
-    not_allowed("this server fetches no images from the network; send the image as a data: URL", param, error);
+  else if (url.starts_with("http://") || url.starts_with("https://")) bytes = from_network(url, rules, param, error);
   else
-    not_allowed(fmt::format("the image's URL {} is neither a data: nor a file:// URL", json_quote(clipped(url))), param,
-                error);
+    not_allowed(
+        fmt::format("the image's URL {} is none of data:, file://, http:// and https://", json_quote(clipped(url))),
+        param, error);
   if (!error) check_image(bytes, param, error);
   return bytes;
 }

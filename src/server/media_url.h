@@ -11,12 +11,13 @@ constexpr int64_t kMaxImageSide = 4096;
 struct MediaRules {
   bool vision = false;  // the model sees images
   int max_images = 16;
-  std::string local_path;  // file:// may name files below it; empty: none
+  std::string local_path;                 // file:// may name files below it; empty: none
+  std::vector<std::string> domains = {};  // http:// and https:// may name these hosts; empty: none
 };
 
-// The bytes of the image file at `url`: data:image/...;base64, or file:// below the allowed path. Decoded once, so that
-// a damaged or too large one is refused with its `param`: invalid_image, media_url_not_allowed. http:// and https://
-// are refused: nothing is fetched.
+// The bytes of the image file at `url`: data:image/...;base64, file:// below the allowed path, or http(s):// at an
+// allowed host, which blocks for up to 5 s. Decoded once, so that a damaged or too large one is refused with its
+// `param`: invalid_image, media_url_not_allowed.
 std::string load_image(std::string_view url, const MediaRules& rules, const std::string& param, ApiError& error);
 
 // Standard alphabet with padding; nothing for anything else.

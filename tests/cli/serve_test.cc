@@ -138,6 +138,7 @@ TEST(Serve, BadFlagsAreOneLine) {
       {{"serve", "--block-size", "16"}, 1, "cache blocks have 64 tokens"},
       {{"serve", "--kv-cache-bytes", "100"}, 1, "--kv-cache-bytes is 100"},
       {{"serve", "--metrics-compat", "x"}, 1, "--metrics-compat is \"x\""},
+      {{"serve", "--allowed-media-domains", "[::1]:80,http://a"}, 1, "--allowed-media-domains has \"http://a\""},
       {{"serve", "--host", "nowhere.invalid"}, 1, "--host nowhere.invalid is no address"},
       {{"serve", "--config", "missing.yaml"}, 1, "missing.yaml"},
       {{"serve", "no-such-model"}, 1, "no-such-model"}};
