@@ -225,7 +225,7 @@ void Connection::after_answer() {
   if (!answered_) return set_silence();
   phase_ = Phase::idle;
   end_exchange(true);
-  if (!keep_alive_ || input_ended_ || loop_->draining) return linger();
+  if (!keep_alive_ || input_ended_) return linger();
   arm(Clock::now() + loop_->options.idle_timeout);
   feed();
   wait_readable();

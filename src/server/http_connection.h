@@ -134,7 +134,8 @@ class Call final : public Exchange {
 
  private:
   enum class State { waiting, streaming, finished };
-  Headers common_headers(bool close) const;
+  bool is_last() const;
+  Headers common_headers(bool last) const;
   bool advance(State from, State to) { return state_.compare_exchange_strong(from, to); }
   void send(std::string wire, int64_t body_bytes);
   template <typename Function>

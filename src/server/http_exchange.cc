@@ -14,10 +14,15 @@ std::string chunk(std::string_view bytes) {
   return fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
 }
 
-Headers Call::common_headers(bool close) const {
+// Decided once for an answer: what its head says about the connection is what happens.
+bool Call::is_last() const {
+  return !keep_alive_ || connection_->loop_->draining;
+}
+
+Headers Call::common_headers(bool last) const {
   Headers headers = {{"Server", "moesaic"}, {"Date", http_date(std::time(nullptr))}};
   headers.emplace_back("X-Request-Id", request_.request_id);
-  if (close || !keep_alive_ || connection_->loop_->draining) headers.emplace_back("Connection", "close");
+  if (last) headers.emplace_back("Connection", "close");
   else if (!chunked_) headers.emplace_back("Connection", "keep-alive");
   if (const auto& more = connection_->loop_->options.reply_headers)
     for (auto& header : more(request_)) headers.push_back(std::move(header));
@@ -34,7 +39,8 @@ void Call::send(std::string wire, int64_t body_bytes) {
 void Call::respond(Response response) {
   if (!advance(State::waiting, State::finished)) return;
   const bool no_body = response.status == 204 || response.status == 304;
-  Headers headers = common_headers(false);
+  const bool last = is_last();
+  Headers headers = common_headers(last);
   if (!no_body) {
     headers.emplace_back("Content-Type", std::move(response.content_type));
     headers.emplace_back("Content-Length", std::to_string(response.body.size()));
@@ -43,7 +49,7 @@ void Call::respond(Response response) {
   std::string wire = reply_head(response.status, headers);
   const size_t head = wire.size();
   if (!no_body && request_.method != "HEAD") wire += response.body;
-  on_strand([c = connection_, n = number_, s = response.status] { c->begin_reply(n, s, false, false); });
+  on_strand([c = connection_, n = number_, s = response.status, last] { c->begin_reply(n, s, false, last); });
   const auto body = static_cast<int64_t>(wire.size() - head);
   send(std::move(wire), body);
   on_strand([c = connection_, n = number_] { c->end_reply(n, true); });
@@ -52,12 +58,12 @@ void Call::respond(Response response) {
 void Call::start_stream(std::string content_type, Headers more) {
   if (!advance(State::waiting, State::streaming)) return;
   const bool events = content_type.starts_with("text/event-stream");
-  Headers headers = common_headers(!chunked_);  // HTTP/1.0 has only the end of the connection
+  const bool last = is_last() || !chunked_;  // HTTP/1.0 has only the end of the connection
+  Headers headers = common_headers(last);
   headers.emplace_back("Content-Type", std::move(content_type));
   if (chunked_) headers.emplace_back("Transfer-Encoding", "chunked");
   for (auto& header : more) headers.push_back(std::move(header));
-  on_strand(
-      [c = connection_, n = number_, e = events && chunked_, last = !chunked_] { c->begin_reply(n, 200, e, last); });
+  on_strand([c = connection_, n = number_, e = events && chunked_, last] { c->begin_reply(n, 200, e, last); });
   send(reply_head(200, headers), 0);
 }
 
