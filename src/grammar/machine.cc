@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <unordered_set>
 
 #include "base/rng.h"
 
@@ -13,6 +12,13 @@ namespace {
 // nearest to an end. Answers stay right, and only grammars of many readings (s ::= s s | "a") come here.
 constexpr size_t kGroups = 32;
 
+// Items that the rules which end at one byte may lead to; beyond it the rest of their readings is dropped too. It is
+// some 5 ms, and thousands of rules that end together come here. It counts what does not depend on what is remembered,
+// so that every machine of an automaton drops the same.
+constexpr int64_t kReturned = 50'000;
+
+constexpr int64_t kWorkPerItem = 4;  // in edges: an item is looked up in a set
+
 size_t index_of(int32_t i) {
   return static_cast<size_t>(i);
 }
@@ -22,9 +28,10 @@ void mix_in(Hash128& hash, uint64_t value) {
   hash.b = mix64(hash.b + value * 0x9E3779B97F4A7C15u + 1);
 }
 
-void insert_sorted(std::vector<int32_t>& set, int32_t value) {
-  const auto place = std::ranges::lower_bound(set, value);
-  if (place == set.end() || *place != value) set.insert(place, value);
+template <typename T>
+void sort_unique(std::vector<T>& values) {
+  std::ranges::sort(values);
+  values.erase(std::ranges::unique(values).begin(), values.end());
 }
 
 }  // namespace
@@ -47,47 +54,65 @@ void Machine::pass(uint64_t item, const Edge& edge, std::vector<uint64_t>& open)
   if (loop.max != kEndless && count < loop.max) open.push_back(pack(loop.body, count));
 }
 
-// Adds what can be reached without a byte, and leaves out items that nothing follows.
-void Machine::close(std::vector<uint64_t>& items) {
+// Adds to `open` what can be reached without a byte; whether anything else follows the item.
+bool Machine::look(uint64_t item, std::vector<uint64_t>& open) {
+  const std::span<const Edge> edges = automaton_.edges_of(item_state(item));
+  work_ += kWorkPerItem + std::ssize(edges);
+  bool kept = automaton_.ends[index_of(item_state(item))] >= 0;
+  for (const Edge& edge : edges) {
+    kept |= edge.kind != Edge::Kind::step && edge.kind != Edge::Kind::next;
+    pass(item, edge, open);
+  }
+  return kept;
+}
+
+// Adds what can be reached without a byte, and leaves out items that nothing follows. With `begun`, rules that begin
+// here and are not among them begin too.
+void Machine::close(std::vector<uint64_t>& items, std::unordered_set<int32_t>* begun) {
   open_.assign(items.begin(), items.end());
   items.clear();
   std::unordered_set<uint64_t> seen;
   while (!open_.empty()) {
     const uint64_t item = open_.back();
     open_.pop_back();
-    if (!seen.insert(item).second) continue;
-    work_ += static_cast<int64_t>(automaton_.edges_of(item_state(item)).size());
-    bool kept = automaton_.ends[index_of(item_state(item))] >= 0;
-    for (const Edge& edge : automaton_.edges_of(item_state(item))) {
-      kept |= edge.kind != Edge::Kind::step && edge.kind != Edge::Kind::next;
-      pass(item, edge, open_);
-    }
-    if (kept) items.push_back(item);
+    if (!seen.insert(item).second || !look(item, open_)) continue;
+    items.push_back(item);
+    if (begun == nullptr) continue;
+    for (const Edge& edge : automaton_.edges_of(item_state(item)))
+      if (edge.kind == Edge::Kind::call && begun->insert(edge.arg).second)
+        open_.push_back(pack(automaton_.starts[index_of(edge.arg)], 0));
   }
-  std::ranges::sort(items);
 }
 
 void Machine::describe(Local& local) const {
   for (const uint64_t item : local.items) {
     mix_in(local.hash, item);
     const int32_t ended = automaton_.ends[index_of(item_state(item))];
-    if (ended >= 0) insert_sorted(local.ended, ended);
+    if (ended >= 0) local.ended.push_back(ended);
     for (const Edge& edge : automaton_.edges_of(item_state(item))) {
-      if (edge.kind == Edge::Kind::call) insert_sorted(local.called, edge.arg);
+      if (edge.kind == Edge::Kind::call) local.called.emplace_back(edge.arg, pack(edge.target, item_count(item)));
       local.scans |= edge.kind == Edge::Kind::bytes || edge.kind == Edge::Kind::token;
     }
   }
+  sort_unique(local.ended);
+  sort_unique(local.called);
 }
 
 int32_t Machine::intern_local(std::vector<uint64_t> items) {
   close(items);
+  return intern_closed(std::move(items));
+}
+
+int32_t Machine::intern_closed(std::vector<uint64_t> items) {
   if (items.empty()) return kDead;
+  work_ += kWorkPerItem * std::ssize(items);  // sorted and described
+  sort_unique(items);
   Local local;
   local.items = std::move(items);
   describe(local);
   const auto [known, fresh] = local_ids_.try_emplace(local.hash, static_cast<int32_t>(locals_.size()));
   if (!fresh) return known->second;
-  spent_ += local.items.size() * 2 + 32;
+  spent_ += local.items.size() * 2 + local.ended.size() + local.called.size() * 4 + 32;
   locals_.push_back(std::move(local));
   return known->second;
 }
@@ -113,29 +138,12 @@ int32_t Machine::step_local(int32_t id, uint8_t byte_class) {
   return again.next[byte_class] = to;
 }
 
-int32_t Machine::after_rule(int32_t id, int32_t rule) {
-  std::vector<uint64_t> items;
-  for (const uint64_t item : locals_[index_of(id)].items) {
-    ++work_;
-    for (const Edge& edge : automaton_.edges_of(item_state(item)))
-      if (edge.kind == Edge::Kind::call && edge.arg == rule) items.push_back(pack(edge.target, item_count(item)));
-  }
-  return items.empty() ? kDead : intern_local(std::move(items));
-}
-
 // The beginnings of the rules, and of those that they begin with.
-int32_t Machine::begin_rules(std::vector<int32_t> rules) {
-  std::unordered_set<int32_t> known(rules.begin(), rules.end());
-  std::vector<uint64_t> items, starts;
-  for (size_t i = 0; i < rules.size(); ++i) {
-    starts.push_back(pack(automaton_.starts[index_of(rules[i])], 0));
-    items = {starts.back()};
-    close(items);
-    for (const uint64_t item : items)
-      for (const Edge& edge : automaton_.edges_of(item_state(item)))
-        if (edge.kind == Edge::Kind::call && known.insert(edge.arg).second) rules.push_back(edge.arg);
-  }
-  return intern_local(std::move(starts));
+int32_t Machine::begin_rules(std::unordered_set<int32_t> rules) {
+  std::vector<uint64_t> items;
+  for (const int32_t rule : rules) items.push_back(pack(automaton_.starts[index_of(rule)], 0));
+  close(items, &rules);
+  return intern_closed(std::move(items));
 }
 
 // In an order, and with a hash, that every machine of this automaton agrees on.
@@ -174,38 +182,107 @@ void Machine::add_group(std::vector<Group>& groups, Group group) {
   std::vector<uint64_t> items = locals_[index_of(same->local)].items;
   const std::vector<uint64_t>& more = locals_[index_of(group.local)].items;
   items.insert(items.end(), more.begin(), more.end());
-  same->local = intern_local(std::move(items));
+  same->local = intern_closed(std::move(items));
 }
 
-// Rules that are complete return to those that wait for them, until nothing is new.
-void Machine::return_from(std::vector<Group>& groups) {
-  std::vector<std::pair<int32_t, int32_t>> done;  // frame, rule
-  for (size_t i = 0; i < groups.size();) {
-    const Group group = groups[i];
-    bool changed = false;
-    const std::vector<int32_t> ended = locals_[index_of(group.local)].ended;
-    for (const int32_t rule : ended) {
-      work_ += static_cast<int64_t>(done.size());
-      if (std::ranges::find(done, std::pair(group.frame, rule)) != done.end()) continue;
-      done.emplace_back(group.frame, rule);
-      changed = true;
-      const std::vector<Group> waiting = frames_[index_of(group.frame)].waiting;
-      for (const Group& caller : waiting) {
-        const int32_t after = after_rule(caller.local, rule);
-        if (after != kDead) add_group(groups, {caller.frame == kThisFrame ? group.frame : caller.frame, after});
-      }
-    }
-    i = changed ? 0 : i + 1;
+// Rules that are complete return to those that wait for them, until nothing is new. Items are followed one by one, so
+// that a chain of returns costs what it is long; what they come to is interned in the end.
+struct Machine::Returns {
+  struct Added {
+    std::vector<uint64_t> items;
+    std::unordered_set<uint64_t> seen;
+  };
+  static constexpr size_t kNowhere = static_cast<size_t>(-1);
+
+  Machine& machine;
+  std::vector<Group>& groups;
+  std::vector<Added> added = std::vector<Added>(groups.size());  // to each group
+  std::unordered_set<uint64_t> done = {};                        // frame and rule
+  std::vector<std::pair<int32_t, int32_t>> open = {};            // frame and rule, still to be followed
+  std::vector<uint64_t> open_items = {};
+  int64_t left = kReturned;
+
+  void end(int32_t frame, int32_t rule) {
+    machine.work_ += kWorkPerItem;
+    if (done.insert(pack(frame, static_cast<uint32_t>(rule))).second) open.emplace_back(frame, rule);
   }
+  size_t place_of(int32_t frame);
+  void arrive(int32_t frame, uint64_t item);
+  void follow(int32_t frame, int32_t rule);
+  void run();
+};
+
+size_t Machine::Returns::place_of(int32_t frame) {
+  const auto same = std::ranges::find(groups, frame, &Group::frame);
+  if (same != groups.end()) return static_cast<size_t>(same - groups.begin());
+  if (groups.size() < kGroups) {
+    groups.push_back({frame, kDead});
+    added.emplace_back();
+    return groups.size() - 1;
+  }
+  const auto youngest = std::ranges::max_element(groups, {}, &Group::frame);
+  if (frame > youngest->frame) return kNowhere;
+  const auto at = static_cast<size_t>(youngest - groups.begin());
+  groups[at] = {frame, kDead};
+  added[at] = {};
+  return at;
+}
+
+void Machine::Returns::arrive(int32_t frame, uint64_t item) {
+  const size_t at = place_of(frame);
+  if (at == kNowhere) return;
+  Added& to = added[at];
+  for (open_items = {item}; !open_items.empty() && left > 0;) {
+    const uint64_t next = open_items.back();
+    open_items.pop_back();
+    if (!to.seen.insert(next).second) continue;
+    --left;
+    if (machine.look(next, open_items)) to.items.push_back(next);
+    const int32_t ended = machine.automaton_.ends[index_of(item_state(next))];
+    if (ended >= 0) end(frame, ended);
+  }
+}
+
+void Machine::Returns::follow(int32_t frame, int32_t rule) {
+  for (const Group& caller : machine.frames_[index_of(frame)].waiting) {
+    --left;
+    machine.work_ += kWorkPerItem;
+    const auto& called = machine.locals_[index_of(caller.local)].called;
+    for (auto at = std::ranges::lower_bound(called, std::pair(rule, uint64_t{0}));
+         at != called.end() && at->first == rule; ++at)
+      arrive(caller.frame == kThisFrame ? frame : caller.frame, at->second);
+  }
+}
+
+void Machine::Returns::run() {
+  for (const Group& group : groups)
+    for (const int32_t rule : machine.locals_[index_of(group.local)].ended) end(group.frame, rule);
+  while (!open.empty() && left > 0) {
+    const auto [frame, rule] = open.back();
+    open.pop_back();
+    follow(frame, rule);
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    std::vector<uint64_t>& items = added[i].items;
+    if (items.empty()) continue;
+    if (groups[i].local != kDead) {
+      const std::vector<uint64_t>& before = machine.locals_[index_of(groups[i].local)].items;
+      items.insert(items.end(), before.begin(), before.end());
+    }
+    groups[i].local = machine.intern_closed(std::move(items));
+  }
+  std::erase_if(groups, [](const Group& group) { return group.local == kDead; });
 }
 
 void Machine::call_from(std::vector<Group>& groups) {
   std::vector<Group> waiting;
-  std::vector<int32_t> called;
+  std::unordered_set<int32_t> called;
   for (const Group& group : groups) {
-    if (locals_[index_of(group.local)].called.empty()) continue;
+    const auto& calls = locals_[index_of(group.local)].called;
+    if (calls.empty()) continue;
     waiting.push_back(group);
-    for (const int32_t rule : locals_[index_of(group.local)].called) insert_sorted(called, rule);
+    work_ += std::ssize(calls);
+    for (const auto& [rule, behind] : calls) called.insert(rule);
   }
   if (waiting.empty()) return;
   const int32_t first = begin_rules(std::move(called));
@@ -234,7 +311,7 @@ int32_t Machine::intern_config(std::vector<Group> groups, bool complete) {
 
 int32_t Machine::finish(std::vector<Group> groups) {
   if (groups.empty()) return kDead;
-  return_from(groups);
+  Returns{*this, groups}.run();
   call_from(groups);
   return intern_config(std::move(groups));
 }
@@ -277,7 +354,8 @@ std::vector<int32_t> Machine::tokens_at(int32_t id) const {
   for (const Group& group : configs_[index_of(id)].groups)
     for (const uint64_t item : locals_[index_of(group.local)].items)
       for (const Edge& edge : automaton_.edges_of(item_state(item)))
-        if (edge.kind == Edge::Kind::token) insert_sorted(out, edge.arg);
+        if (edge.kind == Edge::Kind::token) out.push_back(edge.arg);
+  sort_unique(out);
   return out;
 }
 
@@ -329,7 +407,7 @@ int32_t Machine::keep_frame(int32_t id, Machine& fresh, std::unordered_map<int32
     if (kept.contains(top)) continue;
     for (Group& group : waiting) {
       if (group.frame != kThisFrame) group.frame = kept.at(group.frame);
-      group.local = fresh.intern_local(locals_[index_of(group.local)].items);
+      group.local = fresh.intern_closed(locals_[index_of(group.local)].items);
     }
     kept[top] = fresh.intern_frame(std::move(waiting));
   }
@@ -343,7 +421,7 @@ int32_t Machine::compact(int32_t id) {
   std::unordered_map<int32_t, int32_t> kept = {{0, 0}};
   for (Group& group : groups) {
     group.frame = keep_frame(group.frame, fresh, kept);
-    group.local = fresh.intern_local(locals_[index_of(group.local)].items);
+    group.local = fresh.intern_closed(locals_[index_of(group.local)].items);
   }
   // A Local that only said that the answer may end here is not among the groups any more.
   const int32_t config = fresh.intern_config(std::move(groups), configs_[index_of(id)].complete);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <unordered_map>
+#include <unordered_set>
 
 #include "grammar/automaton.h"
 
@@ -41,10 +42,10 @@ struct Group {
 };
 
 struct Local {
-  std::vector<uint64_t> items;  // sorted
-  std::vector<int32_t> ended;   // rules that are complete here
-  std::vector<int32_t> called;  // rules that begin here
-  bool scans = false;           // bytes or tokens can follow without a return
+  std::vector<uint64_t> items;                       // sorted
+  std::vector<int32_t> ended;                        // rules that are complete here; sorted
+  std::vector<std::pair<int32_t, uint64_t>> called;  // rules that begin here, and the items behind them; sorted
+  bool scans = false;                                // bytes or tokens can follow without a return
   Hash128 hash;
   std::vector<int32_t> next = {};  // [byte classes], or empty
 };
@@ -97,27 +98,30 @@ class Machine {
     size_t locals = 0, frames = 0, configs = 0;
   };
   bool full() const { return spent_ > bound_; }
+  bool overflows() const { return spent_ > kMost; }  // after compact(): one position takes this much
   Mark mark() const { return {locals_.size(), frames_.size(), configs_.size()}; }
   void rewind(const Mark& to);      // only while full()
   int32_t compact(int32_t config);  // returns its new number
 
-  int64_t work() const { return work_; }  // items looked at so far
+  int64_t work() const { return work_; }  // edges looked at so far, and items where that costs more
 
  private:
+  struct Returns;
   static constexpr size_t kMemory = size_t{1} << 20;  // numbers held, of 4 to 8 bytes
+  static constexpr size_t kMost = size_t{1} << 22;    // of one position: some 0.1 s for each compact()
 
   int32_t step_anew(int32_t config, uint8_t byte_class);
   int32_t step_local(int32_t local, uint8_t byte_class);
-  int32_t after_rule(int32_t local, int32_t rule);
-  void close(std::vector<uint64_t>& items);
+  bool look(uint64_t item, std::vector<uint64_t>& open);
   void pass(uint64_t item, const Edge& edge, std::vector<uint64_t>& open);
+  void close(std::vector<uint64_t>& items, std::unordered_set<int32_t>* begun = nullptr);
   int32_t intern_local(std::vector<uint64_t> items);
+  int32_t intern_closed(std::vector<uint64_t> items);
   void describe(Local& local) const;
-  int32_t begin_rules(std::vector<int32_t> rules);
+  int32_t begin_rules(std::unordered_set<int32_t> rules);
   int32_t intern_frame(std::vector<Group> waiting);
   int32_t finish(std::vector<Group> groups);
   void add_group(std::vector<Group>& groups, Group group);
-  void return_from(std::vector<Group>& groups);
   void call_from(std::vector<Group>& groups);
   int32_t intern_config(std::vector<Group> groups, bool complete = false);
   Hash128 sort_and_hash(std::vector<Group>& groups, uint64_t salt) const;

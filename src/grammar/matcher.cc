@@ -184,7 +184,10 @@ bool GrammarMatcher::accept(int32_t token) {
   const int32_t next =
       named ? state.machine.step_token(state.config, token) : state.step_bytes(state.trie.bytes(token));
   if (next != kDead) {
-    state.config = state.machine.full() ? state.machine.compact(next) : next;
+    state.config = next;
+    if (!state.machine.full()) return true;
+    state.config = state.machine.compact(next);
+    state.ended = state.machine.overflows();  // a deep answer in rules of which thousands begin at one place
     return true;
   }
   if (!state.is_end(token)) return false;

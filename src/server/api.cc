@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "server/api_state.h"
+#include "server/auth.h"
 #include "server/chat_answer.h"
 #include "server/completion_submission.h"
 #include "server/responses_api.h"
@@ -115,7 +116,8 @@ void answer_abort(const StatePtr& state, const ExchangePtr& exchange, ApiError& 
     report(error, 400, "missing_required_parameter", "rid is missing; expected the id of a request", "rid");
   if (error) return;
   const ApiError aborted{kAbortedStatus, "request_aborted", "the request was ended by /abort_request"};
-  if (state->abort(aborted, *id) > 0) return exchange->respond({.body = R"({"status":"ok"})"});
+  if (state->abort(aborted, *id, owner_of(exchange->request())) > 0)
+    return exchange->respond({.body = R"({"status":"ok"})"});
   report(error, 404, "not_found", fmt::format("no request in flight has the id {}", json_quote(clipped(*id))), "rid");
 }
 

@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "base/log.h"
+#include "server/auth.h"
 
 namespace moesaic {
 namespace {
@@ -104,7 +105,7 @@ void ApiState::submit(const ExchangePtr& exchange, Submission submission, ApiErr
                                            std::move(record), std::move(done));
   {
     const std::lock_guard lock(mutex_);
-    in_flight_[number] = {pump, submission.public_id, exchange->request().request_id};
+    in_flight_[number] = {pump, submission.public_id, exchange->request().request_id, owner_of(exchange->request())};
   }
   pump->start();
 }
@@ -120,12 +121,13 @@ void ApiState::refuse(const ExchangePtr& exchange, std::string_view endpoint, co
            .error = error.message});
 }
 
-int64_t ApiState::abort(const ApiError& error, std::string_view id) {
+int64_t ApiState::abort(const ApiError& error, std::string_view id, std::string_view owner) {
   std::vector<std::shared_ptr<AnswerPump>> pumps;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [number, one] : in_flight_)
-      if (id.empty() || id == one.public_id || id == one.request_id) pumps.push_back(one.pump);
+      if (id.empty() || (owner == one.owner && (id == one.public_id || id == one.request_id)))
+        pumps.push_back(one.pump);
   }
   for (const auto& pump : pumps) pump->abort(error);
   return std::ssize(pumps);

@@ -45,14 +45,14 @@ struct ApiState : std::enable_shared_from_this<ApiState> {
   // Answers with the error and observes it.
   void refuse(const ExchangePtr& exchange, std::string_view endpoint, const ApiError& error);
 
-  // Ends requests in flight: all, or those that the caller knows by `id`. How many there were.
-  int64_t abort(const ApiError& error, std::string_view id = {});
+  // Ends requests in flight: all, or those of `owner` (auth.h) that he knows by `id`. How many there were.
+  int64_t abort(const ApiError& error, std::string_view id = {}, std::string_view owner = {});
   int64_t in_flight() const;
 
  private:
   struct InFlight {
     std::shared_ptr<AnswerPump> pump;
-    std::string public_id, request_id;
+    std::string public_id, request_id, owner;
   };
   void observe(const RequestRecord& record) const;
 

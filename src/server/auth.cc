@@ -47,6 +47,11 @@ KeyHash hash_key(std::string_view key) {
   return hash;
 }
 
+std::string owner_of(const http::Request& request) {
+  const KeyHash hash = hash_key(key_of(request));
+  return {hash.begin(), hash.end()};
+}
+
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) hashes_.push_back(hash_key(key));
 }

@@ -12,6 +12,8 @@ namespace moesaic {
 
 using KeyHash = std::array<unsigned char, 32>;  // SHA-256
 KeyHash hash_key(std::string_view key);
+// Whose request it is: the hash of its key as bytes. Callers without a key are one.
+std::string owner_of(const http::Request& request);
 
 // Keys are kept and compared as hashes; a comparison takes the same time whichever key it is and wherever it differs.
 class ApiKeys {

@@ -8,6 +8,8 @@
 #include <boost/beast/http/string_body.hpp>
 #include <random>
 
+#include "text/unicode.h"
+
 namespace moesaic::http {
 namespace {
 
@@ -50,9 +52,9 @@ ReadError describe(const boost::system::error_code& error, const ReadLimits& lim
                         "--max-body-bytes",
                         limits.body_bytes)};
   if (error == beast::error::header_limit)
-    return {
-        431, "headers_too_large",
-        fmt::format("the request's headers are larger than {} bytes; send fewer or shorter ones", limits.header_bytes)};
+    return {431, "headers_too_large",
+            fmt::format("the request's headers or trailers are larger than {} bytes; send fewer or shorter ones",
+                        limits.header_bytes)};
   if (error == beast::error::bad_version)
     return {400, "malformed_http",
             "only HTTP/1.1 and HTTP/1.0 are spoken here; the request's first line names neither"};
@@ -87,6 +89,10 @@ size_t RequestReader::feed(std::string_view bytes) {
     used += taken;
     if (error && error != beast::error::need_more) error_ = describe(error, state_->limits);
     else if (state_->parser.is_header_done() && !state_->head_checked) check_head();
+    // A chunk's size with its extensions, or all trailers, wait here for their end.
+    else if (state_->parser.chunked() && error == beast::error::need_more &&
+             bytes.size() - used > state_->limits.header_bytes)
+      error_ = describe(beast::error::header_limit, state_->limits);
     if (error == beast::error::need_more || taken == 0) break;
   }
   return used;
@@ -102,8 +108,9 @@ void RequestReader::check_head() {
   else if (head.count(beast::field::transfer_encoding) > 0 && (!state_->parser.chunked() || head.version() == 10))
     error_ = {501, "unsupported_transfer_encoding", "the only Transfer-Encoding understood here is chunked"};
   else if (!split_target(text_of(head.target()), path, query))
-    error_ = {400, "malformed_http",
-              "the request's target is no path; expected one that starts with / and has %XX for odd characters"};
+    error_ = {
+        400, "malformed_http",
+        "the request's target is no path; expected one that starts with / and has %XX, of UTF-8, for odd characters"};
 }
 
 bool RequestReader::head_done() const {
@@ -152,7 +159,8 @@ bool split_target(std::string_view target, std::string& path, std::string& query
   query = mark == std::string_view::npos ? "" : std::string(target.substr(mark + 1));
   const std::string_view raw = target.substr(0, mark);
   if (raw != "*" && !raw.starts_with('/')) return false;
-  return percent_decode(raw, path);
+  // Paths come back in error bodies and in the log, which are UTF-8.
+  return percent_decode(raw, path) && replace_invalid_utf8(path) == path;
 }
 
 bool usable_request_id(std::string_view id) {

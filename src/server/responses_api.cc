@@ -1,5 +1,6 @@
 #include "server/responses_api.h"
 
+#include "server/auth.h"
 #include "server/response_answer.h"
 #include "server/responses_request.h"
 
@@ -17,13 +18,14 @@ ResponseView response_view(const ApiState& state, const ExchangePtr& exchange, c
 }
 
 // Keeps the conversation, this answer included.
-std::function<void(const JsonArray&)> keep(const std::shared_ptr<ApiState>& state, std::string id,
+std::function<void(const JsonArray&)> keep(const std::shared_ptr<ApiState>& state, std::string id, std::string owner,
                                            TranslatedResponse& translated) {
   if (!translated.store || !state->stored.enabled()) return [](const JsonArray&) {};
-  return [state, id = std::move(id), items = std::move(translated.items)](const JsonArray& output) {
+  return [state, id = std::move(id), owner = std::move(owner),
+          items = std::move(translated.items)](const JsonArray& output) {
     JsonArray all = items;
     for (const Json& item : output) all.push_back(item);
-    state->stored.put(id, std::move(all));
+    state->stored.put(id, std::move(all), owner);
   };
 }
 
@@ -32,7 +34,8 @@ std::function<void(const JsonArray&)> keep(const std::shared_ptr<ApiState>& stat
 void answer_response(const std::shared_ptr<ApiState>& state, const ExchangePtr& exchange, ApiError& error) {
   const auto body = parse_body(exchange->request(), error);
   if (!body) return;
-  TranslatedResponse translated = translate_response(*body, state->stored, error);
+  const std::string owner = owner_of(exchange->request());
+  TranslatedResponse translated = translate_response(*body, state->stored, error, owner);
   if (error) return;
   const auto path = [&](size_t i) { return translated.paths.at(i); };
   ChatRequest chat = read_chat_request(translated.chat, state->facts(), error, path);
@@ -48,7 +51,7 @@ void answer_response(const std::shared_ptr<ApiState>& state, const ExchangePtr& 
                         .stream = chat.answer.stream,
                         .names = chat.answer.names,
                         .max_tokens = chat.answer.max_tokens.value_or(0)};
-  submission.sink = response_sink(std::move(view), chat.answer.stream, keep(state, id, translated));
+  submission.sink = response_sink(std::move(view), chat.answer.stream, keep(state, id, owner, translated));
   state->submit(exchange, std::move(submission), error);
 }
 

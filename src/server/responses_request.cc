@@ -173,7 +173,7 @@ JsonArray input_items(const Fields& body) {
   return {std::move(message)};
 }
 
-JsonArray previous_items(const Fields& body, const ResponseStore& stored) {
+JsonArray previous_items(const Fields& body, const ResponseStore& stored, const std::string& owner) {
   const auto id = body.string("previous_response_id");
   if (!id) return {};
   if (!stored.enabled()) {
@@ -181,7 +181,7 @@ JsonArray previous_items(const Fields& body, const ResponseStore& stored) {
                  "this server keeps no responses (--response-store-size is 0); send the whole conversation as input");
     return {};
   }
-  auto items = stored.get(*id);
+  auto items = stored.get(*id, owner);
   if (!items)
     report(body.error, 404, "previous_response_not_found",
            fmt::format("no response {} is kept here", json_quote(clipped(*id))), "previous_response_id");
@@ -276,11 +276,12 @@ JsonArray messages_of(const JsonArray& items, std::vector<std::string>& paths, A
   return std::move(translator.messages);
 }
 
-TranslatedResponse translate_response(const JsonObject& body, const ResponseStore& stored, ApiError& error) {
+TranslatedResponse translate_response(const JsonObject& body, const ResponseStore& stored, ApiError& error,
+                                      const std::string& owner) {
   const Fields fields{body, "", error};
   TranslatedResponse out;
   refuse_unsupported(fields);
-  out.items = previous_items(fields, stored);
+  out.items = previous_items(fields, stored, owner);
   const size_t before = out.items.size();
   for (Json& item : input_items(fields)) out.items.push_back(std::move(item));
   JsonArray messages;

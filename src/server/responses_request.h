@@ -14,7 +14,8 @@ struct TranslatedResponse {
   bool store = true;
 };
 
-TranslatedResponse translate_response(const JsonObject& body, const ResponseStore& stored, ApiError& error);
+TranslatedResponse translate_response(const JsonObject& body, const ResponseStore& stored, ApiError& error,
+                                      const std::string& owner = {});
 
 // Items of a conversation as messages: reasoning and calls join the assistant's message. Appends the path of the item
 // behind each.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <ctime>
+#include <functional>
 
 #include "walk.h"
 
@@ -179,6 +180,46 @@ TEST(GrammarLimits, LateMasksCostBoundedTime) {
     std::fflush(stdout);
     EXPECT_LT(walk_s, 20) << expression;
     EXPECT_LT(mask_s, 2) << expression;
+  }
+}
+
+// `count` rules r0, r1, ...; `body` may name its neighbours.
+std::string many_rules(int count, const std::string& root, const std::function<std::string(int)>& body) {
+  std::string text = "root ::= " + root + "\n";
+  for (int i = 0; i < count; ++i) text += fmt::format("r{} ::= {}\n", i, body(i));
+  return text;
+}
+
+// Thousands of rules that begin or end at one place: each token and its mask have their bound.
+TEST(GrammarLimits, RulesThatBeginOrEndTogetherCostBoundedTime) {
+  const std::pair<const char*, std::string> cases[] = {
+      {"a chain of rules", many_rules(4000, "r0",
+                                      [](int i) {
+                                        return i == 3999 ? std::string("\"z\"")
+                                                         : fmt::format("r{0} | [a-z ] r{0} [a-z ]", i + 1);
+                                      })},
+      {"a net of rules", many_rules(2000, "r0",
+                                    [](int i) {
+                                      return fmt::format("r{} | r{} | [a-z ] r{} | \"a\"", (i + 1) % 2000,
+                                                         (i * 7 + 1) % 2000, i * 5 % 2000);
+                                    })},
+      {"rules that may be empty", many_rules(500, "r0 \".\"", [](int i) {
+         return fmt::format("(r{} r{} r{})? | [a-z ] r{} [a-z ]", (i + 1) % 500, (i * 7 + 1) % 500, (i * 11 + 3) % 500,
+                            i * 3 % 500);
+       })}};
+  for (const auto& [name, source] : cases) {
+    GrammarMatcher matcher(compiled(Kind::grammar, source), demo_vocabulary());
+    double slowest = 0;
+    for (int i = 0; i < 60; ++i) {
+      const std::clock_t begin = std::clock();
+      const std::vector<int32_t> choices = allowed(matcher, demo_vocabulary());
+      ASSERT_FALSE(choices.empty()) << name;
+      if (choices.front() == kDemoEnd) break;
+      ASSERT_TRUE(matcher.accept(choices.front())) << name << " " << i;
+      slowest = std::max(slowest, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+    }
+    std::printf("%-36s a token in at most %6.3f s\n", name, slowest);
+    EXPECT_LT(slowest, 1) << name;
   }
 }
 

@@ -323,6 +323,10 @@ TEST(ApiEngine, AbortById) {
       server().start(&Api::completions, R"({"prompt":"Once","max_tokens":2000,"ignore_eos":true,"rid":"me"})");
   expect_error(*server().call(&Api::abort_request, R"({"rid":"nobody"})"), 404, "not_found", "rid");
   expect_error(*server().call(&Api::abort_request, "{}"), 400, "missing_required_parameter", "rid");
+  const auto other = std::make_shared<FakeExchange>(R"({"rid":"cmpl-me"})", "/abort_request",
+                                                    http::Headers{{"Authorization", "Bearer another key"}});
+  server().api->abort_request(other);
+  expect_error(*other, 404, "not_found", "rid");
   EXPECT_EQ(server().call(&Api::abort_request, R"({"rid":"cmpl-me"})")->response().status, 200);
   ASSERT_TRUE(running->run_until_over());
   expect_error(*running, kAbortedStatus, "request_aborted", "");

@@ -86,6 +86,15 @@ TEST(ApiResponsesRequest, StoredConversations) {
   EXPECT_EQ(translate(R"({"input":"new","previous_response_id":"a"})", stored).error.status, 404);
 }
 
+TEST(ApiResponsesRequest, StoredConversationsAreTheirOwners) {
+  ResponseStore stored(4);
+  stored.put("same", JsonArray{"mine"}, "A");
+  stored.put("same", JsonArray{"theirs"}, "B");
+  EXPECT_EQ(stored.get("same", "A"), JsonArray{"mine"});
+  EXPECT_EQ(stored.get("same", "B"), JsonArray{"theirs"});
+  EXPECT_EQ(stored.get("same", "C"), std::nullopt);
+}
+
 ResponseView view() {
   ResponseView out;
   out.answer.id = "resp_1", out.answer.model = "m", out.answer.created = 5;

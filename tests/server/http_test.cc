@@ -190,6 +190,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"BadPercent", "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400},
         Malformed{"CutPercent", "GET /%4 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
         Malformed{"NulInPath", "GET /%00 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+        Malformed{"NoUtf8InPath", "GET /%ff HTTP/1.1\r\nHost: a\r\n\r\n", 400},
         Malformed{"NoPath", "GET x HTTP/1.1\r\nHost: a\r\n\r\n", 400},
         Malformed{"NegativeLength", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400},
         Malformed{"TwoLengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400},
@@ -204,7 +205,12 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"LongChunks",
                   "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + std::string(1001, 'x') +
                       "\r\n0\r\n\r\n",
-                  413}),
+                  413},
+        Malformed{"LongTrailers",
+                  "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + std::string(3000, 'x'),
+                  431},
+        Malformed{"LongExtension",
+                  "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(3000, 'x'), 431}),
     [](const auto& each) { return each.param.name; });
 
 TEST(Http, ABodyOfExactlyTheLimitIsTaken) {
