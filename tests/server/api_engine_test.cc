@@ -118,6 +118,23 @@ TEST(ApiEngine, FC049_PromptAndMaxTokensAgainstTheContext) {
   expect_error(*ask(5000, ""), 400, "context_length_exceeded", "prompt");
 }
 
+// Where the caller asked for no length, the answer's gives way to a small cache as it does to the context.
+TEST(ApiEngine, ACacheSmallerThanTheContext) {
+  ApiServer small({.kv_cache_tokens = 256});
+  const auto ask = [&](int prompt, const std::string& more) {
+    return small.call(&Api::completions, "{\"prompt\":" + ids(prompt) + more + "}");
+  };
+  const auto over = ask(200, ",\"max_tokens\":57");
+  expect_error(*over, 400, "context_length_exceeded", "max_tokens");
+  EXPECT_THAT(over->body(), HasSubstr("257 tokens, and the whole key-value cache holds 256; lower max_tokens"));
+  EXPECT_EQ(ask(200, ",\"max_tokens\":56")->response().status, 200);
+  const auto full = ask(256, "");
+  expect_error(*full, 400, "context_length_exceeded", "prompt");
+  EXPECT_THAT(full->body(), HasSubstr("shorten the prompt"));
+  const Json usage = small.call(&Api::chat_completions, "{" + kOwl + ",\"ignore_eos\":true}")->json().at("usage");
+  EXPECT_EQ(usage.at("total_tokens"), 256);
+}
+
 TEST(ApiEngine, LongChatsNameTheirFields) {
   const std::string many(20'000, 'x');
   expect_error(*server().call(&Api::chat_completions, R"({"messages":[{"role":"user","content":")" + many + "\"}]}"),
