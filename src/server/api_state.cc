@@ -115,7 +115,6 @@ void ApiState::refuse(const ExchangePtr& exchange, std::string_view endpoint, co
   observe({.request_id = request.request_id,
            .endpoint = std::string(endpoint),
            .total = std::chrono::duration<double>(Clock::now() - request.arrived).count(),
-           .reasons = {FinishReason::error},
            .status = error.status,
            .error = error.message});
 }

@@ -135,6 +135,16 @@ TEST(ApiEngine, ACacheSmallerThanTheContext) {
   EXPECT_EQ(usage.at("total_tokens"), 256);
 }
 
+// Latencies are those of requests that the engine had.
+TEST(ApiEngine, ARefusedRequestIsRecordedWithoutReasons) {
+  server().call(&Api::chat_completions, "{" + kOwl + ",\"top_p\":2}");
+  EXPECT_EQ(server().last_record().status, 400);
+  EXPECT_TRUE(server().last_record().reasons.empty());
+  server().call(&Api::models, "", {}, "/v1/models/nobody");
+  EXPECT_EQ(server().last_record().status, 404);
+  EXPECT_TRUE(server().last_record().reasons.empty());
+}
+
 TEST(ApiEngine, LongChatsNameTheirFields) {
   const std::string many(20'000, 'x');
   expect_error(*server().call(&Api::chat_completions, R"({"messages":[{"role":"user","content":")" + many + "\"}]}"),
