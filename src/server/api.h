@@ -27,6 +27,7 @@ struct ApiOptions {
   bool trust_request_chat_template = false;
   bool priorities = false;  // the scheduler honours `priority`
   bool timings = false;
+  bool model_sampling = true;            // what requests leave open is generation_config.json's, else OpenAI's
   std::string chat_template = {};        // instead of the checkpoint's; a template's text
   JsonObject chat_template_kwargs = {};  // defaults
   int max_images = 16;

@@ -61,7 +61,7 @@ ModelFacts ApiState::facts() const {
           .max_model_len = info.max_model_len,
           .vision = info.image_token >= 0,
           .format = format,
-          .default_sampling = info.default_sampling};
+          .default_sampling = options.model_sampling ? info.default_sampling : SamplingParams{}};
 }
 
 void ApiState::observe(const RequestRecord& record) const {

@@ -135,6 +135,18 @@ TEST(ApiEngine, ACacheSmallerThanTheContext) {
   EXPECT_EQ(usage.at("total_tokens"), 256);
 }
 
+// The demo's own is temperature 0.8 and top_p 0.95.
+TEST(ApiEngine, SamplingThatIsLeftOpenIsTheModelsOrOpenAIs) {
+  ApiServer plain({}, {.model_sampling = false});
+  const auto text = [](ApiServer& from, const std::string& more) {
+    const std::string body = R"({"prompt":"Once upon a time","max_tokens":60,"seed":3)" + more + "}";
+    return text_of(from.call(&Api::completions, body)->json());
+  };
+  EXPECT_EQ(text(plain, ""), text(server(), R"(,"temperature":1,"top_p":1)"));
+  EXPECT_EQ(text(server(), ""), text(plain, R"(,"temperature":0.8,"top_p":0.95)"));
+  EXPECT_NE(text(plain, ""), text(server(), ""));
+}
+
 // Latencies are those of requests that the engine had.
 TEST(ApiEngine, ARefusedRequestIsRecordedWithoutReasons) {
   server().call(&Api::chat_completions, "{" + kOwl + ",\"top_p\":2}");
