@@ -270,10 +270,14 @@ int fail_parse(const CLI::App& app, const CLI::ParseError& error) {
     const auto rest = app.remaining(true);
     const auto unknown = std::find_if(rest.begin(), rest.end(), [](auto& text) { return text.starts_with("--"); });
     const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
-    if (!extras || unknown == rest.end()) return fail_usage(app, error.what());
-    const std::string near = nearest_flag(*parsed.front(), *unknown);
-    return fail_usage(app, fmt::format("there is no flag {}{}", *unknown,
-                                       near.empty() ? "" : fmt::format("; did you mean {}", near)));
+    const std::string message = error.what();
+    const bool mismatch = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch);
+    if (mismatch && message.ends_with(" missing"))  // CLI11 names types and ranges of what it has not got
+      return fail_usage(app, message.substr(0, message.find(':')) + " needs a value");
+    if (!extras || unknown == rest.end()) return fail_usage(app, message);
+    const std::string flag = unknown->substr(0, unknown->find('=')), near = nearest_flag(*parsed.front(), flag);
+    return fail_usage(
+        app, fmt::format("there is no flag {}{}", flag, near.empty() ? "" : fmt::format("; did you mean {}", near)));
   }
   const auto rest = app.remaining();
   return fail_usage(app,

@@ -423,12 +423,11 @@ std::vector<std::string> serve_arguments(std::vector<std::string> arguments) {
 }
 
 std::string nearest_flag(const CLI::App& app, const std::string& unknown) {
-  const std::string wanted = unknown.substr(0, unknown.find('='));
   std::string best;
-  size_t least = wanted.size() / 3 + 1;  // farther names are no misspelling
+  size_t least = unknown.size() / 3 + 1;  // farther names are no misspelling
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames())
-      if (const size_t distance = edit_distance("--" + name, wanted); distance < least)
+      if (const size_t distance = edit_distance("--" + name, unknown); distance < least)
         least = distance, best = "--" + name;
   return best;
 }

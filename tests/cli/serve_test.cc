@@ -133,6 +133,8 @@ TEST(Serve, OnATerminalATableSaysWhatIsServed) {
 TEST(Serve, BadFlagsAreOneLine) {
   const std::tuple<Arguments, int, const char*> bad[] = {
       {{"serve", "--prot", "1"}, 2, "there is no flag --prot; did you mean --port"},
+      {{"serve", "--max-num-seq=3"}, 2, "there is no flag --max-num-seq; did you mean --max-num-seqs"},
+      {{"serve", "--port"}, 2, "--port needs a value; see"},
       {{"serve", "--port", "70000"}, 2, "--port"},
       {{"serve", "--ep", "2"}, 1, "--ep-size is 2; this version serves from one device"},
       {{"serve", "-tp", "2"}, 1, "--tensor-parallel-size is 2; this version serves from one device"},
