@@ -40,7 +40,7 @@ typedef struct msc_request_params {
   const int32_t* tokens; /* the prompt; or null, and then `prompt` is tokenized */
   size_t token_count;
   const char* prompt;     /* UTF-8 */
-  int64_t max_new_tokens; /* 0: up to the context length */
+  int64_t max_new_tokens; /* 0: up to the context length or the cache's size */
   uint64_t seed;          /* used when has_seed is not 0 */
   float temperature, top_p, min_p;
   int32_t has_seed;

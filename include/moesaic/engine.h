@@ -67,7 +67,7 @@ struct Request {
   // order; where it holds none, the images come first.
   std::vector<std::string> images = {};
   SamplingParams sampling = {};
-  int64_t max_new_tokens = 0;          // 0: up to the context length
+  int64_t max_new_tokens = 0;          // 0: up to the context length or the cache's size
   std::vector<std::string> stop = {};  // the text ends before the first of these
   std::vector<int32_t> stop_token_ids = {};
   bool ignore_eos = false;

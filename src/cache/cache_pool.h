@@ -22,8 +22,8 @@ class CachePool {
       : blocks_(blocks, block_bytes), slots_(slots, slot_bytes) {}
 
   static int64_t blocks_for(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
-  // Whether a sequence of so many tokens could be opened if nothing else were open.
-  bool can_ever_hold(int64_t tokens) const { return blocks_for(tokens) <= blocks_.blocks(); }
+  // Tokens of the longest sequence that could be opened if nothing else were open.
+  int64_t longest_tokens() const { return blocks_.blocks() * kBlockTokens; }
 
   // Reserves a slot and the blocks for up to `tokens` tokens; false, and no change, when there is too little free now.
   [[nodiscard]] bool open(SequenceCache& sequence, int64_t tokens);

@@ -27,7 +27,7 @@ struct LoadFlags {
   std::string load_format = "auto", speculative_config;
 
   void add(CLI::App& app) {
-    app.add_option("model", engine.model, kModelHelp)->required();
+    app.add_option("model,-m,--model", engine.model, kModelHelp)->required();
     app.add_option("--device", engine.device,
                    "auto: cuda where there is a Hopper GPU, else cpu; ref: a slow float64 reference to check against")
         ->capture_default_str()
@@ -104,6 +104,9 @@ void add_run(CLI::App& main, LoadFlags& load, RunOptions& o) {
   app.add_option("-f,--file", o.prompt_file, "Read the prompt from a file; - is standard input")->excludes(prompt);
   auto* as_chat =
       app.add_flag("--chat", o.chat, "Ask the prompt as a user's message, through the model's chat template");
+  app.add_flag("--no-conversation")
+      ->description("Continue the prompt as it stands; so it is without --chat")
+      ->excludes(as_chat);
   app.add_option(
          "--image", o.images,
          "JPEG, PNG or WebP file for a model that sees images; may be given several times. The prompt says where "
@@ -253,6 +256,13 @@ void add_plan(CLI::App& main, PlanOptions& o) {
   app.add_flag("--json", o.json, "Machine-readable output");
 }
 
+// llama-cli's spellings with one dash, which the parser would take for -s ys and -n o-cnv.
+void replace_llama_spellings(std::vector<std::string>& arguments) {
+  if (arguments.empty() || (arguments[0] != "run" && arguments[0] != "chat")) return;
+  std::replace(arguments.begin(), arguments.end(), std::string("-sys"), std::string("--system"));
+  std::replace(arguments.begin(), arguments.end(), std::string("-no-cnv"), std::string("--no-conversation"));
+}
+
 // One line for whatever is wrong with the command line; exit code 2.
 int fail_usage(const CLI::App& app, const std::string& message) {
   std::string command;
@@ -270,10 +280,14 @@ int fail_parse(const CLI::App& app, const CLI::ParseError& error) {
     const auto rest = app.remaining(true);
     const auto unknown = std::find_if(rest.begin(), rest.end(), [](auto& text) { return text.starts_with("--"); });
     const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
-    if (!extras || unknown == rest.end()) return fail_usage(app, error.what());
-    const std::string near = nearest_flag(*parsed.front(), *unknown);
-    return fail_usage(app, fmt::format("there is no flag {}{}", *unknown,
-                                       near.empty() ? "" : fmt::format("; did you mean {}", near)));
+    const std::string message = error.what();
+    const bool mismatch = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch);
+    if (mismatch && message.ends_with(" missing"))  // CLI11 names types and ranges of what it has not got
+      return fail_usage(app, message.substr(0, message.find(':')) + " needs a value");
+    if (!extras || unknown == rest.end()) return fail_usage(app, message);
+    const std::string flag = unknown->substr(0, unknown->find('=')), near = nearest_flag(*parsed.front(), flag);
+    return fail_usage(
+        app, fmt::format("there is no flag {}{}", flag, near.empty() ? "" : fmt::format("; did you mean {}", near)));
   }
   const auto rest = app.remaining();
   return fail_usage(app,
@@ -306,6 +320,7 @@ int run_command(int argc, char** argv) {
   add_eval(app, eval_load, eval), add_synth(app, synth), add_plan(app, plan);
   try {
     std::vector<std::string> arguments = serve_arguments({argv + 1, argv + argc});
+    replace_llama_spellings(arguments);
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/explain.h"
 #include "engine/load_options.h"
@@ -52,9 +53,9 @@ int dry_run(const ServeOptions& serve) {
   print_memory(e);
   if (e.device.memory_bytes == 0 || total <= e.device.memory_bytes) return 0;
   fmt::print(stderr,
-             "moesaic: it does not fit: {} bytes are needed, the device has {}; serve fewer (--max-num-seqs) or "
-             "shorter (--max-model-len) sequences\n",
-             total, e.device.memory_bytes);
+             "moesaic: it does not fit: {} are needed, the device has {}; serve fewer (--max-num-seqs) or shorter "
+             "(--max-model-len) sequences, or make the cache smaller (--kv-cache-tokens)\n",
+             human_bytes(static_cast<double>(total)), human_bytes(static_cast<double>(e.device.memory_bytes)));
   return 1;
 }
 

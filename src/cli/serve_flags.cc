@@ -29,6 +29,8 @@ constexpr ForeignFlag kForeign[] = {
     {"--trust-remote-code", false, "no code of a checkpoint is ever run"},
     {"--tokenizer,--tokenizer-mode,--revision,--download-dir", true, "everything is read from the model's directory"},
     {"--attention-backend", true, "kernels are chosen for the device"},
+    {"--deterministic", false, "on a CPU it is always so, and a GPU has no such mode"},
+    {"--seed,--random-seed", true, "requests bring their own"},
     {"--enforce-eager,--disable-cuda-graph", false, "steps are replayed where the device can"},
     {"--enable-auto-tool-choice,--jinja", false, "tools work without it"},
     {"--tool-call-parser,--reasoning-parser,--reasoning-format", true, "the format follows from the checkpoint"},
@@ -39,7 +41,13 @@ constexpr ForeignFlag kForeign[] = {
      "it is always so"},
     {"--gpu-layers,--n-gpu-layers,--override-tensor,--n-cpu-moe,--expert-offload,--expert-cache-bytes", true,
      "weights live on one device"},
-    {"--swap-space,--cpu-offload-gb,--flash-attn,--uvicorn-log-level,--log-level,--generation-config", true,
+    {"--split-mode,--tensor-split,--kt-num-gpu-experts,--moe-cache-mib", true, "weights live on one device"},
+    {"--cpu-moe,--enable-dp-attention", false, "weights live on one device"},
+    {"--cache-type-k,--cache-type-v", true, "--kv-cache-dtype says how keys and values are kept"},
+    {"--cache-prompt", false, "it is always so; see --no-enable-prefix-caching"},
+    {"--cache-reuse", true, "blocks of the same beginning are used again; see --no-enable-prefix-caching"},
+    {"--speculative-algorithm,--model-draft", true, "the model drafts for itself; see --num-speculative-tokens"},
+    {"--swap-space,--cpu-offload-gb,--flash-attn,--fit,--fit-target,--uvicorn-log-level,--log-level", true,
      "there is nothing like it here"}};
 
 // Spellings with one dash, which the parser would take for several flags.
@@ -49,7 +57,13 @@ constexpr std::pair<std::string_view, std::string_view> kShort[] = {{"-tp", "--t
                                                                     {"-np", "--parallel"},
                                                                     {"-ngl", "--gpu-layers"},
                                                                     {"-ot", "--override-tensor"},
+                                                                    {"-cmoe", "--cpu-moe"},
                                                                     {"-ncmoe", "--n-cpu-moe"},
+                                                                    {"-sm", "--split-mode"},
+                                                                    {"-ts", "--tensor-split"},
+                                                                    {"-ctk", "--cache-type-k"},
+                                                                    {"-ctv", "--cache-type-v"},
+                                                                    {"-md", "--model-draft"},
                                                                     {"-hf", "--model"},
                                                                     {"-ub", "--max-num-batched-tokens"},
                                                                     {"-fa", "--flash-attn"}};
@@ -111,9 +125,10 @@ struct ServeFlags::State {
   std::string load_format = "auto", speculative_config, moe_activation, moe_backend = "auto", kv_cache_dtype = "auto";
   std::string origins = "*", methods = "GET,POST,OPTIONS", headers = "*", compat = "vllm";
   std::string log_requests = "meta", log_format = "text", key_file, template_file, template_kwargs, image_limit;
-  std::string media_domains, config_path;
+  std::string media_domains, config_path, generation_config = "auto";
   double drain_seconds = 30;
   int64_t block_size = kBlockTokens, tensor_parallel = 1, pipeline_parallel = 1, data_parallel = 1;
+  int64_t expert_parallel_size = 1;
   int64_t ping_seconds = 15;
   bool expert_parallel = false, no_request_log = false;
   std::vector<std::pair<CLI::Option*, const char*>> ignored;
@@ -187,7 +202,8 @@ void ServeFlags::State::add_engine() {
   EngineOptions& e = serve.engine;
   option(kGroup, "--device", e.device, "auto, cpu, cuda, ref")->check(CLI::IsMember({"auto", "cpu", "cuda", "ref"}));
   option(kGroup, "--precision", e.precision, "fast, fp8 or float32")->check(CLI::IsMember({"fast", "fp8", "float32"}));
-  option(kGroup, "--moe-activation", moe_activation, "Inputs of MXFP4 experts: fp8 or bf16 (--precision fp8 or fast)")
+  option(kGroup, "--moe-activation,--flashinfer-mxfp4-moe-precision", moe_activation,
+         "Inputs of MXFP4 experts: fp8 or bf16 (--precision fp8 or fast)")
       ->check(CLI::IsMember({"fp8", "bf16"}));
   option(kGroup, "--moe-backend,--moe-runner-backend", moe_backend, "auto, w4a8, w4a16 or reference");
   option(kGroup, "--kv-cache-dtype", kv_cache_dtype, "auto, f32 or bf16");
@@ -218,9 +234,11 @@ void ServeFlags::State::add_engine() {
 
 void ServeFlags::State::add_parallel() {
   constexpr const char* kGroup = "Several devices";
-  option(kGroup, "--tensor-parallel-size,--tp-size,--tp", tensor_parallel, "1: not yet more");
-  option(kGroup, "--pipeline-parallel-size,--pp-size", pipeline_parallel, "1");
-  option(kGroup, "--data-parallel-size,--dp-size", data_parallel, "1");
+  constexpr const char* kOne = "1: this version serves from one device";
+  option(kGroup, "--tensor-parallel-size,--tp-size,--tp", tensor_parallel, kOne);
+  option(kGroup, "--pipeline-parallel-size,--pp-size", pipeline_parallel, kOne);
+  option(kGroup, "--data-parallel-size,--dp-size", data_parallel, kOne);
+  option(kGroup, "--ep-size,--ep", expert_parallel_size, kOne);
   app->add_flag("--enable-expert-parallel", expert_parallel, "Not yet")->group(kGroup);
 }
 
@@ -230,6 +248,9 @@ void ServeFlags::State::add_answers() {
   app->add_flag("--any-model-name", a.any_model_name, "Take any model name in a request")->group(kGroup);
   option(kGroup, "--reasoning-field", a.reasoning_field, "reasoning_content, reasoning or both")
       ->check(CLI::IsMember({"reasoning_content", "reasoning", "both"}));
+  option(kGroup, "--generation-config", generation_config,
+         "auto: sampling that a request leaves open is generation_config.json's; none (or vllm): OpenAI's")
+      ->check(CLI::IsMember({"auto", "none", "vllm"}));
   option(kGroup, "--max-n", a.max_n, "Most answers to one request")->check(CLI::Range(1, 128));
   option(kGroup, "--max-logprobs", a.max_logprobs, "Most alternatives to a token")->check(CLI::Range(0, 20));
   option(kGroup, "--stream-interval", a.stream_interval, "Tokens in one event")->check(CLI::Range(1, 1024));
@@ -281,7 +302,8 @@ void ServeFlags::State::finish_options() {
 void ServeFlags::State::check_parallel() const {
   const std::pair<const char*, int64_t> sizes[] = {{"--tensor-parallel-size", tensor_parallel},
                                                    {"--pipeline-parallel-size", pipeline_parallel},
-                                                   {"--data-parallel-size", data_parallel}};
+                                                   {"--data-parallel-size", data_parallel},
+                                                   {"--ep-size", expert_parallel_size}};
   for (const auto& [name, size] : sizes)
     if (size != 1) fail_argument("{} is {}; this version serves from one device: leave it out or say 1", name, size);
   if (expert_parallel) fail_argument("--enable-expert-parallel needs several devices; this version serves from one");
@@ -303,6 +325,7 @@ void ServeFlags::State::read_engine(ServeOptions& out) const {
 
 void ServeFlags::State::read_api(ServeOptions& out) const {
   ApiOptions& a = out.api;
+  a.model_sampling = generation_config == "auto";
   a.priorities = out.engine.schedule_policy == "priority";
   if (!template_file.empty()) a.chat_template = read_text_file(template_file);
   if (!template_kwargs.empty()) {
@@ -408,12 +431,11 @@ std::vector<std::string> serve_arguments(std::vector<std::string> arguments) {
 }
 
 std::string nearest_flag(const CLI::App& app, const std::string& unknown) {
-  const std::string wanted = unknown.substr(0, unknown.find('='));
   std::string best;
-  size_t least = wanted.size() / 3 + 1;  // farther names are no misspelling
+  size_t least = unknown.size() / 3 + 1;  // farther names are no misspelling
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames())
-      if (const size_t distance = edit_distance("--" + name, wanted); distance < least)
+      if (const size_t distance = edit_distance("--" + name, unknown); distance < least)
         least = distance, best = "--" + name;
   return best;
 }

@@ -102,8 +102,17 @@ Status check_tools(const Request& request) {
   }
 }
 
-// The prompt and what it may generate fit the context; fills in max_new_tokens where it is 0.
-Status check_lengths(Request& request, int64_t limit) {
+Status check_cache(int64_t prompt, int64_t generated, int64_t cache) {
+  if (prompt + generated <= cache) return {};
+  const bool prompt_fits = prompt + std::min<int64_t>(generated, 1) <= cache;
+  return invalid(prompt_fits ? "max_new_tokens" : "tokens",
+                 fmt::format("prompt and answer may take {} tokens, and the whole key-value cache holds {}; {} or "
+                             "enlarge the cache",
+                             prompt + generated, cache, prompt_fits ? "lower max_new_tokens" : "shorten the prompt"));
+}
+
+// The prompt and what it may generate fit the context and, alone, the cache; fills in max_new_tokens where it is 0.
+Status check_lengths(Request& request, int64_t limit, int64_t cache) {
   const auto prompt = static_cast<int64_t>(request.tokens.size());
   if (prompt == 0) return invalid("tokens", "the prompt has no tokens; expected at least one");
   if (request.score_only ? prompt > limit : prompt >= limit)
@@ -115,7 +124,7 @@ Status check_lengths(Request& request, int64_t limit) {
     if (request.prompt_logprobs < 0)
       return invalid("prompt_logprobs", "nothing is generated, and prompt_logprobs is not set: nothing is left to do");
     request.max_new_tokens = 0;
-    return {};
+    return check_cache(prompt, 0, cache);
   }
   if (request.max_new_tokens < 0)
     return invalid("max_new_tokens", fmt::format("max_new_tokens is {}; expected 1 or more", request.max_new_tokens));
@@ -125,11 +134,11 @@ Status check_lengths(Request& request, int64_t limit) {
         fmt::format("this model's maximum context length is {} tokens, but {} were asked for: {} of the prompt "
                     "and max_new_tokens = {}; lower one of them",
                     limit, prompt + request.max_new_tokens, prompt, request.max_new_tokens));
-  if (request.max_new_tokens == 0) request.max_new_tokens = limit - prompt;
+  if (request.max_new_tokens == 0) request.max_new_tokens = std::max<int64_t>(std::min(limit, cache) - prompt, 1);
   if (request.min_tokens < 0 || request.min_tokens > request.max_new_tokens)
     return invalid("min_tokens", fmt::format("min_tokens is {}; expected 0 to {}, the most that may be generated",
                                              request.min_tokens, request.max_new_tokens));
-  return {};
+  return check_cache(prompt, request.max_new_tokens, cache);
 }
 
 }  // namespace
@@ -186,17 +195,11 @@ Result<Completion> Engine::submit(Request request) {
     if (!prepared.ok()) return prepared.status();
     images = std::move(*prepared);
   }
-  if (Status status = check_lengths(request, limit); !status.ok()) return status;
+  if (Status status = check_lengths(request, limit, state_->loop->longest_tokens()); !status.ok()) return status;
   if (Status status = check_tools(request); !status.ok()) return status;
   if (request.prompt_logprobs > kMaxLogprobs)
     return invalid("prompt_logprobs", fmt::format("prompt_logprobs is {}; expected at most {}, or -1 for none",
                                                   request.prompt_logprobs, kMaxLogprobs));
-  const int64_t worst = static_cast<int64_t>(request.tokens.size()) + request.max_new_tokens;
-  if (!state_->loop->can_ever_hold(worst))
-    return invalid("tokens",
-                   fmt::format("prompt and answer may take {} tokens, more than the whole key-value cache holds; "
-                               "lower max_new_tokens or enlarge the cache",
-                               worst));
   auto stream = state_->loop->submit(std::move(request), std::move(images));
   if (!stream.ok()) return stream.status();
   return Completion(std::move(*stream));

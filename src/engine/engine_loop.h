@@ -39,8 +39,8 @@ class EngineLoop {
   // `images` are those of the prompt's image tokens, in order.
   Result<std::shared_ptr<CompletionStream>> submit(Request request, std::vector<PatchedImage> images = {});
 
-  // Whether the cache could hold so many tokens if nothing else ran.
-  bool can_ever_hold(int64_t tokens) const { return memory_.can_ever_hold(tokens); }
+  // Tokens that the cache could hold of one sequence if nothing else ran.
+  int64_t longest_tokens() const { return memory_.longest_tokens(); }
 
   EngineStats stats() const;
   Status clear_prefix_cache();

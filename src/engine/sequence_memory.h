@@ -20,8 +20,8 @@ class SequenceMemory {
   // The model outlives it.
   SequenceMemory(LoadedModel& model, const ReuseOptions& options);
 
-  // Whether the cache could hold so many tokens if nothing else ran.
-  bool can_ever_hold(int64_t tokens) const { return pool_.can_ever_hold(tokens); }
+  // Tokens that the cache could hold of one sequence if nothing else ran.
+  int64_t longest_tokens() const { return pool_.longest_tokens(); }
 
   enum class Opened : uint8_t {
     yes,

@@ -163,8 +163,10 @@ std::string read_model(const Fields& body, const ApiOptions& options) {
   const std::string first = names.empty() ? std::string("model") : names.front();
   const auto asked = body.string("model");
   if (!asked || options.any_model_name || std::find(names.begin(), names.end(), *asked) != names.end()) return first;
+  std::string known;
+  for (const std::string& name : names) known += (known.empty() ? "" : " or ") + json_quote(name);
   report(body.error, 404, "model_not_found",
-         fmt::format("the model {} is not served here; expected {}", json_quote(clipped(*asked)), json_quote(first)),
+         fmt::format("the model {} is not served here; expected {}", json_quote(clipped(*asked)), known),
          body.at("model"));
   return first;
 }

@@ -34,7 +34,7 @@ struct AnswerOptions {
 };
 
 // The fields of both endpoints, logprobs excepted. Sampling parameters that are absent are those of the model's
-// generation_config.json.
+// generation_config.json, or OpenAI's with --generation-config none.
 AnswerOptions read_answer_options(const Fields& body, const ModelFacts& facts);
 
 // The value of an integer field with alternatives, within [0, options.max_logprobs]; -1: absent.

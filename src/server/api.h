@@ -27,6 +27,7 @@ struct ApiOptions {
   bool trust_request_chat_template = false;
   bool priorities = false;  // the scheduler honours `priority`
   bool timings = false;
+  bool model_sampling = true;            // what requests leave open is generation_config.json's, else OpenAI's
   std::string chat_template = {};        // instead of the checkpoint's; a template's text
   JsonObject chat_template_kwargs = {};  // defaults
   int max_images = 16;
@@ -48,7 +49,7 @@ struct RequestRecord {
   int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, max_tokens = 0;
   double queue = 0, first_token = 0, total = 0;  // since the request arrived
   std::vector<double> between_tokens = {};
-  std::vector<FinishReason> reasons = {};  // of each choice
+  std::vector<FinishReason> reasons = {};  // of each choice; none: the engine never had the request
   int status = 200;                        // as HTTP has it, also of an error inside a stream
   std::string error = {};                  // its message
 };

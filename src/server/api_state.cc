@@ -62,7 +62,7 @@ ModelFacts ApiState::facts() const {
           .max_model_len = info.max_model_len,
           .vision = info.image_token >= 0,
           .format = format,
-          .default_sampling = info.default_sampling};
+          .default_sampling = options.model_sampling ? info.default_sampling : SamplingParams{}};
 }
 
 void ApiState::observe(const RequestRecord& record) const {
@@ -116,7 +116,6 @@ void ApiState::refuse(const ExchangePtr& exchange, std::string_view endpoint, co
   observe({.request_id = request.request_id,
            .endpoint = std::string(endpoint),
            .total = std::chrono::duration<double>(Clock::now() - request.arrived).count(),
-           .reasons = {FinishReason::error},
            .status = error.status,
            .error = error.message});
 }

@@ -136,6 +136,10 @@ struct Metrics::State {
                                             {},
                                             {"cache_hit_rate"},
                                             "Share of prompt tokens found in the prefix cache since the start"});
+  Same<prometheus::Gauge> generation_rate = gauge({"generation_tokens_per_second",
+                                                   {},
+                                                   {"gen_throughput"},
+                                                   "Generated tokens per second over the last five seconds"});
   Same<prometheus::Gauge> slots = gauge({"linear_state_slots", {}, {}, "Slots of recurrent state and rings"});
   Same<prometheus::Gauge> slots_used = gauge({"linear_state_slots_used", {}, {}, "Those in use"});
   Same<prometheus::Gauge> host_blocks_used = gauge({"host_cache_blocks_used", {}, {}, "Cache blocks in host memory"});
@@ -326,8 +330,9 @@ void Metrics::opened(const EngineFacts& facts, const EngineStats& stats) {
   state_->describe_cache(facts, stats);
 }
 
-std::string Metrics::text(const EngineStats* stats) {
+std::string Metrics::text(const EngineStats* stats, double generation_rate) {
   const std::scoped_lock lock(state_->mutex);
+  set(state_->generation_rate, generation_rate);
   if (stats != nullptr) state_->update(*stats);
   return prometheus::TextSerializer().Serialize(state_->registry.Collect());
 }

@@ -39,8 +39,8 @@ class Metrics {
   void answered(std::string_view route, std::string_view method, int status, double seconds);
   void loading(int64_t done_bytes, int64_t total_bytes);
   void opened(const EngineFacts& facts, const EngineStats& stats);
-  // The page. `stats`: the engine's, null while there is none.
-  std::string text(const EngineStats* stats);
+  // The page. `stats`: the engine's, null while there is none. `generation_rate`: tokens per second, lately.
+  std::string text(const EngineStats* stats, double generation_rate = 0);
 
  private:
   struct State;

@@ -110,6 +110,11 @@ void Recent::add_to(JsonObject& stats) const {
                       {"e2e", percentiles_object(whole_.percentiles(now))}};
 }
 
+double Recent::generation_rate() const {
+  const std::scoped_lock lock(mutex_);
+  return generated_.per_second();
+}
+
 JsonObject stats_object(const std::string& model, double uptime_seconds, const EngineStats* stats,
                         const Recent& recent) {
   JsonObject out = {{"model", model}, {"uptime_seconds", uptime_seconds}, {"ready", stats != nullptr}};

@@ -45,6 +45,7 @@ class Recent {
   void sample(const EngineStats& stats);
   // The keys of /stats that come from here: rates and "latency".
   void add_to(JsonObject& stats) const;
+  double generation_rate() const;  // tokens per second
 
  private:
   mutable std::mutex mutex_;

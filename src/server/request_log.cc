@@ -55,7 +55,7 @@ void log_record(RequestLog log, const RequestRecord& record) {
                                   {"queue_ms", milliseconds(record.queue)},
                                   {"first_token_ms", milliseconds(record.first_token)},
                                   {"total_ms", milliseconds(record.total)},
-                                  {"finish", json_quote(reasons)}};
+                                  {"finish", json_quote(reasons.empty() ? "refused" : reasons)}};
   if (!record.error.empty()) fields.push_back({"error", json_quote(record.error)});
   log_event(record.status >= 500 ? LogLevel::error : LogLevel::info, "answer", fields);
 }

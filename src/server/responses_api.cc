@@ -1,5 +1,9 @@
 #include "server/responses_api.h"
 
+#include <fmt/format.h>
+
+#include <string>
+
 #include "server/auth.h"
 #include "server/response_answer.h"
 #include "server/responses_request.h"
@@ -7,11 +11,19 @@
 namespace moesaic {
 namespace {
 
+// 0.8f is 0.8, not 0.800000011920929.
+double shortest(float value) {
+  return std::stod(fmt::format("{}", value));
+}
+
 ResponseView response_view(const ApiState& state, const ExchangePtr& exchange, const ChatRequest& chat,
                            TranslatedResponse& translated) {
   ResponseView view;
   view.answer = answer_view(state, exchange, chat.answer, "resp_");
   view.echoed = std::move(translated.echoed);
+  const SamplingParams& sampling = chat.answer.request.sampling;
+  if (Json& value = view.echoed["temperature"]; value.is_null()) value = shortest(sampling.temperature);
+  if (Json& value = view.echoed["top_p"]; value.is_null()) value = shortest(sampling.top_p);
   view.include_reasoning = chat.include_reasoning;
   view.parallel_calls = chat.tools.parallel;
   return view;

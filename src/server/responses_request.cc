@@ -253,8 +253,8 @@ Json value_or(const JsonObject& body, std::string_view key, Json fallback) {
 JsonObject echoed_fields(const JsonObject& body) {
   JsonObject out;
   out["parallel_tool_calls"] = value_or(body, "parallel_tool_calls", true);
-  out["temperature"] = value_or(body, "temperature", 1.0);
-  out["top_p"] = value_or(body, "top_p", 1.0);
+  out["temperature"] = value_or(body, "temperature", nullptr);
+  out["top_p"] = value_or(body, "top_p", nullptr);
   out["tool_choice"] = value_or(body, "tool_choice", "auto");
   out["tools"] = value_or(body, "tools", JsonArray());
   out["instructions"] = value_or(body, "instructions", nullptr);

@@ -10,7 +10,7 @@ struct TranslatedResponse {
   JsonObject chat;                 // the body of /v1/chat/completions that means the same
   std::vector<std::string> paths;  // of the input item behind each of its messages
   JsonArray items;                 // of the conversation, those of the previous response included
-  JsonObject echoed;               // the fields that the answer repeats
+  JsonObject echoed;               // the fields that the answer repeats; sampling that was left open is null
   bool store = true;
 };
 

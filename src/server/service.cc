@@ -51,7 +51,7 @@ http::Response metrics_page(Service& service) {
   if (service.loaded()) stats = service.engine->stats();
   else service.metrics.loading(service.loaded_bytes, service.total_bytes);
   http::Response response;
-  response.body = service.metrics.text(stats ? &*stats : nullptr);
+  response.body = service.metrics.text(stats ? &*stats : nullptr, service.recent.generation_rate());
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   return response;
 }

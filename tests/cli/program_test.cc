@@ -59,6 +59,7 @@ TEST(Run, StdoutIsTheTextAlone) {
   EXPECT_EQ(text_of({"-f", "-", "-n", "30", "--temperature", "0"}, kStory), want);
   const TempDir dir;
   EXPECT_EQ(text_of({"-f", dir.write("prompt.txt", kStory), "-n", "30", "--temp", "0"}), want);
+  EXPECT_EQ(run_program({"run", "-m", kDemoModel, "-p", kStory, "-n", "30", "--temp", "0", "-no-cnv"}).out, want);
 }
 
 // The peak is the program's own, however large the process is that started it.
@@ -106,7 +107,8 @@ TEST(Run, ChatUsesTheTemplate) {
     EXPECT_THAT(result.out, Not(HasSubstr("<|")));
   };
   asked({message("user", kOwl)}, {});
-  asked({message("system", "Answer in rhymes."), message("user", kOwl)}, {"--system", "Answer in rhymes."});
+  for (const char* flag : {"--system", "-sys"})
+    asked({message("system", "Answer in rhymes."), message("user", kOwl)}, {flag, "Answer in rhymes."});
 }
 
 TEST(Run, OutputIsWholeCharacters) {

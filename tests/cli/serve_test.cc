@@ -133,7 +133,10 @@ TEST(Serve, OnATerminalATableSaysWhatIsServed) {
 TEST(Serve, BadFlagsAreOneLine) {
   const std::tuple<Arguments, int, const char*> bad[] = {
       {{"serve", "--prot", "1"}, 2, "there is no flag --prot; did you mean --port"},
+      {{"serve", "--max-num-seq=3"}, 2, "there is no flag --max-num-seq; did you mean --max-num-seqs"},
+      {{"serve", "--port"}, 2, "--port needs a value; see"},
       {{"serve", "--port", "70000"}, 2, "--port"},
+      {{"serve", "--ep", "2"}, 1, "--ep-size is 2; this version serves from one device"},
       {{"serve", "-tp", "2"}, 1, "--tensor-parallel-size is 2; this version serves from one device"},
       {{"serve", "--block-size", "16"}, 1, "cache blocks have 64 tokens"},
       {{"serve", "--kv-cache-bytes", "100"}, 1, "--kv-cache-bytes is 100"},
@@ -147,6 +150,16 @@ TEST(Serve, BadFlagsAreOneLine) {
     EXPECT_EQ(end.code, code) << arguments[1];
     EXPECT_THAT(end.err, HasSubstr(message));
   }
+}
+
+// What llama.cpp's and SGLang's servers take and this one does not need.
+TEST(Serve, ForeignFlagsAreNamedInAWarning) {
+  const Finished end = run_program({"serve", "--dry-run", "-ctk", "q8_0", "-cmoe", "-ts", "1,1", "-md", "draft",
+                                    "--seed", "3", "--deterministic", "--enable-dp-attention", "--ep-size", "1"});
+  EXPECT_EQ(end.code, 0) << end.err;
+  for (const char* name : {"--cache-type-k", "--cpu-moe", "--tensor-split", "--model-draft", "--seed",
+                           "--deterministic", "--enable-dp-attention"})
+    EXPECT_THAT(end.err, HasSubstr(std::string("warning: ") + name + " is ignored: "));
 }
 
 TEST(Serve, DryRunPrintsTheMemoryPlanAndServesNothing) {

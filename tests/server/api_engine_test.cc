@@ -118,6 +118,45 @@ TEST(ApiEngine, FC049_PromptAndMaxTokensAgainstTheContext) {
   expect_error(*ask(5000, ""), 400, "context_length_exceeded", "prompt");
 }
 
+// Where the caller asked for no length, the answer's gives way to a small cache as it does to the context.
+TEST(ApiEngine, ACacheSmallerThanTheContext) {
+  ApiServer small({.kv_cache_tokens = 256});
+  const auto ask = [&](int prompt, const std::string& more) {
+    return small.call(&Api::completions, "{\"prompt\":" + ids(prompt) + more + "}");
+  };
+  const auto over = ask(200, ",\"max_tokens\":57");
+  expect_error(*over, 400, "context_length_exceeded", "max_tokens");
+  EXPECT_THAT(over->body(), HasSubstr("257 tokens, and the whole key-value cache holds 256; lower max_tokens"));
+  EXPECT_EQ(ask(200, ",\"max_tokens\":56")->response().status, 200);
+  const auto full = ask(256, "");
+  expect_error(*full, 400, "context_length_exceeded", "prompt");
+  EXPECT_THAT(full->body(), HasSubstr("shorten the prompt"));
+  const Json usage = small.call(&Api::chat_completions, "{" + kOwl + ",\"ignore_eos\":true}")->json().at("usage");
+  EXPECT_EQ(usage.at("total_tokens"), 256);
+}
+
+// The demo's own is temperature 0.8 and top_p 0.95.
+TEST(ApiEngine, SamplingThatIsLeftOpenIsTheModelsOrOpenAIs) {
+  ApiServer plain({}, {.model_sampling = false});
+  const auto text = [](ApiServer& from, const std::string& more) {
+    const std::string body = R"({"prompt":"Once upon a time","max_tokens":60,"seed":3)" + more + "}";
+    return text_of(from.call(&Api::completions, body)->json());
+  };
+  EXPECT_EQ(text(plain, ""), text(server(), R"(,"temperature":1,"top_p":1)"));
+  EXPECT_EQ(text(server(), ""), text(plain, R"(,"temperature":0.8,"top_p":0.95)"));
+  EXPECT_NE(text(plain, ""), text(server(), ""));
+}
+
+// Latencies are those of requests that the engine had.
+TEST(ApiEngine, ARefusedRequestIsRecordedWithoutReasons) {
+  server().call(&Api::chat_completions, "{" + kOwl + ",\"top_p\":2}");
+  EXPECT_EQ(server().last_record().status, 400);
+  EXPECT_TRUE(server().last_record().reasons.empty());
+  server().call(&Api::models, "", {}, "/v1/models/nobody");
+  EXPECT_EQ(server().last_record().status, 404);
+  EXPECT_TRUE(server().last_record().reasons.empty());
+}
+
 TEST(ApiEngine, LongChatsNameTheirFields) {
   const std::string many(20'000, 'x');
   expect_error(*server().call(&Api::chat_completions, R"({"messages":[{"role":"user","content":")" + many + "\"}]}"),

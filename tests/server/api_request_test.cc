@@ -224,6 +224,8 @@ TEST(ApiRequest, MaxCompletionTokensWins) {
 TEST(ApiRequest, Models) {
   EXPECT_EQ(chat("\"model\":\"other\"").request.answer.model, "kimi");  // the first name is echoed
   EXPECT_REFUSED(chat("\"model\":\"gpt-4\""), 404, "model_not_found", "model");
+  EXPECT_EQ(chat("\"model\":\"gpt-4\"").error.message,
+            R"(the model "gpt-4" is not served here; expected "kimi" or "other")");
   Facts any;
   any.server.any_model_name = true;
   EXPECT_FALSE(chat("\"model\":\"gpt-4\"", any).error);

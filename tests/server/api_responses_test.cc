@@ -190,6 +190,9 @@ TEST(ApiResponses, OverTheDemoModel) {
   const auto next = server.call(&Api::responses,
                                 R"({"input":"And a cow?","max_output_tokens":4,"previous_response_id":"resp_test-1"})");
   EXPECT_GT(next->json().at("usage").at("input_tokens").as_int64(), answer.at("usage").at("input_tokens").as_int64());
+  EXPECT_EQ(answer.at("temperature"), 0);
+  EXPECT_EQ(next->json().at("temperature"), 0.8);  // the model's
+  EXPECT_EQ(next->json().at("top_p"), 0.95);
 }
 
 TEST(ApiResponses, ErrorsUseItsOwnNames) {

@@ -132,11 +132,12 @@ TEST(Metrics, RequestsFillTheHistograms) {
 TEST(Metrics, SglangsNamesOnRequestAndNoneForNobody) {
   Metrics both({.model_name = "demo", .compat = {"vllm", "sglang"}, .experts = true});
   const EngineStats stats = some_stats();
-  const std::string page = both.text(&stats);
+  const std::string page = both.text(&stats, 17.5);
   EXPECT_EQ(value(page, "sglang:num_running_reqs" + kLabels), 3);
   EXPECT_EQ(value(page, "sglang:num_queue_reqs" + kLabels), 5);
   EXPECT_EQ(value(page, "sglang:token_usage" + kLabels), 0.25);
   EXPECT_EQ(value(page, "sglang:cache_hit_rate" + kLabels), 0.4);
+  EXPECT_EQ(value(page, "sglang:gen_throughput" + kLabels), 17.5);
   EXPECT_EQ(value(page, "vllm:num_requests_running" + kLabels), 3);
   EXPECT_EQ(value(page, R"(moesaic:expert_tokens_total{engine="0",expert="1",layer="0",model_name="demo"})"), 10);
   Metrics none({.model_name = "demo", .compat = {"none"}});
