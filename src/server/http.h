@@ -73,6 +73,8 @@ struct ServerOptions {
   int port = 8000;  // 0: any free one
   int threads = 2;
   size_t max_body_bytes = 64 << 20;
+  // Of all requests that are being read or answered; one that passes it is refused, unless it is small (64 KiB).
+  size_t max_held_bytes = size_t{1} << 30;
   size_t max_header_bytes = 32 << 10;
   int max_connections = 8192;
   std::chrono::seconds header_timeout{30}, body_timeout{60}, idle_timeout{75}, stalled_timeout{30};

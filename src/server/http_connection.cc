@@ -14,10 +14,18 @@ namespace {
 constexpr std::chrono::seconds kLinger{2};  // for a client to take the last answer before its connection goes
 constexpr double kSlowestBody = 64 << 10;   // bytes per second that extend body_timeout
 constexpr size_t kReadBytes = 64 << 10;     // at a time
+constexpr size_t kSmall = 64 << 10;         // requests of up to so much are read in any case
 constexpr size_t kHardLimit = 8;            // times stream_buffer_bytes
 constexpr std::string_view kPing = ": ping\n\n";
 
 }  // namespace
+
+bool Held::grow_to(size_t bytes) {
+  loop_->held_bytes += bytes - bytes_;
+  bytes_ = bytes;
+  const ServerOptions& options = loop_->options;
+  return bytes <= kSmall || loop_->held_bytes <= std::max(options.max_held_bytes, options.max_body_bytes);
+}
 
 Connection::Connection(std::shared_ptr<Loop> loop, tcp::socket socket)
     : loop_(std::move(loop)), socket_(std::move(socket)), timer_(socket_.get_executor()) {
@@ -96,12 +104,17 @@ void Connection::feed() {
     began_ = Clock::now();
     phase_ = Phase::head;
     received_ = 0;
+    held_ = std::make_shared<Held>(loop_);
     arm(began_ + loop_->options.header_timeout);
   }
   const size_t used = reader_->feed(input_);
   received_ += used;
   input_.erase(0, used);
   if (reader_->error()) return refuse(reader_->error());
+  if (!held_->grow_to(received_ + input_.size()))
+    return refuse({503, "overloaded",
+                   fmt::format("the server holds {} bytes of requests, which is its limit; try again later",
+                               loop_->options.max_held_bytes)});
   if (reader_->done()) return begin_exchange();
   if (reader_->head_done()) want_more();
 }
@@ -134,7 +147,8 @@ void Connection::begin_exchange() {
   if (input_.empty()) input_.shrink_to_fit();
   arm(kNever);
   ++loop_->exchanges;
-  auto call = std::make_shared<Call>(shared_from_this(), ++exchange_, std::move(request), http_1_0, keep_alive_);
+  auto call = std::make_shared<Call>(shared_from_this(), ++exchange_, std::move(request), std::exchange(held_, nullptr),
+                                     http_1_0, keep_alive_);
   call_ = call;
   try {
     loop_->handler(call);
@@ -155,6 +169,7 @@ void Connection::refuse(const ReadError& error) {
                      {"Content-Length", std::to_string(response.body.size())}};
   for (auto& header : response.headers) headers.push_back(std::move(header));
   reader_.reset();
+  held_.reset();
   input_.clear();
   phase_ = Phase::lingering;
   std::string wire = reply_head(response.status, headers) + response.body;
@@ -273,6 +288,8 @@ void Connection::close() {
   timer_.cancel();
   error_code ignored;
   socket_.close(ignored);
+  reader_.reset();
+  held_.reset();
   forget();
   if (left) end_exchange(false);
 }

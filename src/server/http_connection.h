@@ -33,9 +33,25 @@ struct Loop {
   Server::Refuse refuse;
   asio::io_context io;
   std::atomic<int64_t> exchanges{0};
+  std::atomic<size_t> held_bytes{0};  // of requests
   std::atomic<bool> draining{false}, stopped{false};
   std::mutex mutex;
   std::unordered_set<Connection*> connections;  // guarded by mutex
+};
+
+// A request's share of Loop::held_bytes, from its first byte until nobody has it any more.
+class Held {
+ public:
+  explicit Held(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}
+  ~Held() { loop_->held_bytes -= bytes_; }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  bool grow_to(size_t bytes);  // false: beyond ServerOptions::max_held_bytes
+
+ private:
+  const std::shared_ptr<Loop> loop_;
+  size_t bytes_ = 0;
 };
 
 class Call;
@@ -91,6 +107,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string input_;         // not yet parsed
   std::optional<RequestReader> reader_;
   size_t received_ = 0;            // of this request
+  std::shared_ptr<Held> held_;     // while it is read
   Clock::time_point began_;        // to be received
   std::string pending_, writing_;  // answers: to be written next; being written, from written_ on
   size_t written_ = 0;
@@ -106,10 +123,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 class Call final : public Exchange {
  public:
-  Call(std::shared_ptr<Connection> connection, uint64_t number, Request request, bool http_1_0, bool keep_alive)
+  Call(std::shared_ptr<Connection> connection, uint64_t number, Request request, std::shared_ptr<Held> held,
+       bool http_1_0, bool keep_alive)
       : connection_(std::move(connection)),
         number_(number),
         request_(std::move(request)),
+        held_(std::move(held)),
         chunked_(!http_1_0),
         keep_alive_(keep_alive) {}
   ~Call() override;
@@ -146,6 +165,7 @@ class Call final : public Exchange {
   const std::shared_ptr<Connection> connection_;
   const uint64_t number_;
   const Request request_;
+  const std::shared_ptr<Held> held_;
   const bool chunked_, keep_alive_;
   std::atomic<State> state_{State::waiting};
   std::atomic<bool> open_{true};

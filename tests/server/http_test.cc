@@ -220,6 +220,25 @@ TEST(Http, ABodyOfExactlyTheLimitIsTaken) {
   EXPECT_EQ(test.connect().post("/", std::string(1000, 'x')).status, 200);
 }
 
+// Many that are each small enough: unfinished ones count, and so do those that are served.
+TEST(Http, RequestsTogetherAreBounded) {
+  http::ServerOptions options;
+  options.max_body_bytes = options.max_held_bytes = 1 << 20;
+  const TestServer test(echo, options);
+  RawClient unfinished = test.connect();
+  unfinished.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n" + std::string(800'000, 'x'));
+  const auto status = [&](size_t bytes) { return test.connect().post("/", std::string(bytes, 'x')).status; };
+  const auto becomes = [&](int wanted) {
+    for (int i = 0; i < 500 && status(500'000) != wanted; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return status(500'000) == wanted;
+  };
+  EXPECT_TRUE(becomes(503));
+  EXPECT_EQ(status(50'000), 200) << "small ones are taken";
+  unfinished.close();
+  EXPECT_TRUE(becomes(200));
+}
+
 // A client that is still sending what is too large gets to read the answer.
 TEST(Http, ATooLargeBodyIsAnsweredWhileItIsSent) {
   http::ServerOptions options;
