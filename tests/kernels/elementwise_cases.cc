@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
+#include <span>
 
 #include "kernels/kernel_harness.h"
 
@@ -127,10 +129,45 @@ TestOperand grid_logits(Rng& rng, int64_t experts, const Bounds& now) {
   return logits;
 }
 
+struct Router {
+  int64_t experts, top_k, groups, kept;
+};
+
+// The sum of the two best scores of each group; softmax's are not divided by their sum.
+std::vector<double> group_scores(const Router& r, Scoring scoring, std::span<const double> logits) {
+  std::vector<double> sums;
+  for (int64_t g = 0; g < r.groups; ++g) {
+    std::vector<double> scores;
+    for (double logit :
+         logits.subspan(static_cast<size_t>(g * r.experts / r.groups), static_cast<size_t>(r.experts / r.groups)))
+      scores.push_back(scoring == Scoring::sigmoid         ? 1 / (1 + std::exp(-logit))
+                       : scoring == Scoring::sqrt_softplus ? std::sqrt(std::log1p(std::exp(logit)))
+                                                           : std::exp(logit));
+    std::ranges::sort(scores, std::greater<>());
+    sums.push_back(scores[0] + scores[1]);
+  }
+  return sums;
+}
+
+bool nearly_tie(std::vector<double> sums) {
+  std::ranges::sort(sums);
+  for (size_t i = 1; i < sums.size(); ++i)
+    if (sums[i] != sums[i - 1] && sums[i] - sums[i - 1] < 1e-5 * sums[i]) return true;
+  return false;
+}
+
+// Sums of two scores lie on no grid: tokens two of whose groups nearly tie are drawn again.
+TestOperand grouped_logits(Rng& rng, const Router& r, Scoring scoring, const Bounds& now) {
+  TestOperand logits = grid_logits(rng, r.experts, now);
+  for (int64_t t = 0; t < now.tokens && r.groups > 1; ++t) {
+    const std::span row(logits.values.data() + t * r.experts, static_cast<size_t>(r.experts));
+    while (nearly_tie(group_scores(r, scoring, row)))
+      std::ranges::copy(grid_logits(rng, r.experts, {1, 0}).values, row.begin());
+  }
+  return logits;
+}
+
 void add_route(Rng& rng, std::vector<KernelCase>& out) {
-  struct Router {
-    int64_t experts, top_k, groups, kept;
-  };
   for (int64_t tokens : kCaseTokens) {
     for (const Router& r : {Router{8, 3, 1, 1}, {16, 4, 4, 2}, {32, 32, 1, 1}, {24, 2, 8, 3}}) {
       for (Scoring scoring : {Scoring::softmax, Scoring::sigmoid, Scoring::sqrt_softplus}) {
@@ -141,7 +178,7 @@ void add_route(Rng& rng, std::vector<KernelCase>& out) {
                     {Attr::routed_scale, 2.5}};
         if (r.groups > 1) attrs.set(Attr::groups, number(r.groups)), attrs.set(Attr::top_groups, number(r.kept));
         out.push_back(make_case(fmt::format("T={} E={} scoring={}", tokens, r.experts, static_cast<int>(scoring)),
-                                Op::route, attrs, {grid_logits(rng, r.experts, now)}, now));
+                                Op::route, attrs, {grouped_logits(rng, r, scoring, now)}, now));
         out.back().tolerance = {.ulps = 24 + 2 * number(r.experts)};  // sums over all experts and the chosen
       }
     }
